@@ -54,6 +54,12 @@ def sequence_bounds(cu_seqlens, i_n, T):
 
 
 @triton.jit
+def last_segment(tokens, span, segments):
+    """Which of the segments of `span` tokens has the last one; of no tokens, the first."""
+    return tl.maximum(tl.minimum(tl.cdiv(tokens, span), segments) - 1, 0)
+
+
+@triton.jit
 def first_span(cu_seqlens, start, i_n, T, C: tl.constexpr):
     """The index of the first span of sequence i_n, an int64, whose first token is `start`."""
     if cu_seqlens is None:

@@ -5,6 +5,7 @@ import types
 
 from warplens.compiled.functions import named, plain
 from warplens.gluon import OnCPU
+from warplens.gluon.run import watch
 
 
 class Mutable(OnCPU):
@@ -43,3 +44,19 @@ def on_cpu(monkeypatch, module, name):
     monkeypatch.setattr(module, "launch_tiles", launch)
     monkeypatch.setattr(module, "takes_tiles", lambda *_: True)
     return kernel
+
+
+def faults(monkeypatch, module, reverse=False):
+    """A list that gets what the simulator finds in each launch of a module.
+
+    reverse: the other order of roles.
+    """
+    every_fault = []
+
+    def launch(kernel, grid, num_warps, tensors, numbers, constants, **for_the_compiler):
+        parameters = inspect.signature(plain(kernel.kernel)).parameters
+        named = dict(zip(parameters, (*tensors, *numbers, *constants), strict=True))
+        every_fault.extend(watch(kernel.kernel, grid, named, reverse=reverse).faults)
+
+    monkeypatch.setattr(module, "launch_tiles", launch)
+    return every_fault

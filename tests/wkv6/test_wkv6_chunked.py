@@ -174,7 +174,7 @@ def code_for_hopper(keep, raw_decay=False, dtype="bf16", N=64):
     kept = (f if half else tile) if keep else None
     tensors = (tile, tile, tile, tile, f, f, None, None, None, *written, f, kept)
     constants = N, N, CHECKPOINT, raw_decay, False, half
-    given = (*tensors, n, n, n, n, n, "fp32", n, *constants)
+    given = (*tensors, n, n, n, n, n, n, n, "fp32", n, *constants)
     return assembly.assembly(wkv6_hopper_kernel, *given, num_warps=4)
 
 
@@ -250,6 +250,16 @@ def test_few_heads_are_cut_into_segments_and_many_are_not():
         for T in (600, 1024, 5000, 32768):
             n, span = segments.segments_for(programs, T, H200.sms, hopper)
             assert (n - 1) * span < T <= n * span and (n == 1 or span % (2 * CHECKPOINT) == 0)
+
+
+def test_long_sequences_are_cut_so_that_segments_fill_a_gpu_once():
+    assert segments.cut_on_hopper(64, 8192, H200.sms, True) == (0, 8, 1024, 1)
+    assert segments.cut_on_hopper(64, 32768, H200.sms, False) == (0, 4, 8192, 2)
+    assert segments.cut_on_hopper(128, 16384, H200.sms, False) == (0, 2, 8192, 1)
+    for T in (16384, 16385, 20000, 32767):
+        skip, n, span, pieces = segments.cut_on_hopper(128, T, H200.sms, True)
+        piece = span // pieces
+        assert skip == piece and piece % 64 == 0 and skip + (n - 1) * span < T <= skip + n * span
 
 
 # On a GPU.

@@ -322,7 +322,7 @@ def test_machine_code_of_the_sweep_on_hopper(half, N, raw, scaled, packed):
     kind = "fp16" if half else "bf16"
     x, s = (f"tensordesc<{kind}[{n}, 64],{TILE.value!r}>" for n in (CHECKPOINT, 64))
     given = (x, x, x, x, F32, F32 if half else s, "*i16", x, F32, None, None, packed)
-    numbers = (INT, INT, "fp32", INT, INT, INT)
+    numbers = (INT, INT, "fp32", INT, INT, INT, INT)
     flags = {"K": N, "V": N, "RAW": raw, "SCALED": scaled, "HALF": half, "num_warps": 4}
     parts = f"tensordesc<fp32[{CHECKPOINT}, 64],{OF_PARTS.value!r}>"
     results = [*[x] * 4, *[f"*{kind}"] * 4] if N == 64 else [*[parts] * 4, *[F32] * 4]

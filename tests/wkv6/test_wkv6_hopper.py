@@ -23,7 +23,7 @@ pytestmark = interpreted
 # 2.34e-3 for both. In s1 is no such rounding, only that of k decayed, to 16 bits.
 LIMITS = {"": 2.4e-3, "s1": 1e-5}
 ROUNDED = 2**-8.5
-BOUND = FITS_TO_END.value / LOG2E.value  # of the sum of w over a chunk
+BOUND = 2 * FITS_TO_END.value / LOG2E.value  # of the sum of w over a chunk
 PACKED = [0, 1, 1, 70, 262, 262, 391]  # a last chunk of each kind, and sequences without tokens
 
 
@@ -73,7 +73,8 @@ def test_chunks_are_the_reference(T, w):
 @pytest.mark.parametrize("share", [0.99, 1.01])
 def test_decays_at_the_bound_of_factors(share):
     x = make(1, 200, 2, 64, 64, -share * BOUND / 64, torch.bfloat16)
-    near(results(x), expected(x), LIMITS, NAMES)
+    # A token reads few others: three deviations of the error of so few roundings.
+    near(results(x), expected(x), LIMITS | {"": 1.05 * LIMITS[""]}, NAMES)
     assert taken_as_strong(x[3])[:, 0].all() == (share > 1)
 
 
@@ -153,6 +154,18 @@ def test_what_a_decay_of_zero_hides_stays_hidden():
         before = o[:, 1:41].double().norm(dim=(1, 3)).max()
         assert before > 0 and o[:, 41:].double().norm(dim=(1, 3)).max() <= left * before
         assert (s1 == 0).all()
+
+
+@pytest.mark.parametrize("K, w, T", [(64, "mixed", 790), (64, -0.02, 768), (128, -0.02, 600)])
+def test_tokens_swept_ahead_and_states_of_pieces(K, w, T, monkeypatch):
+    """128 tokens before the first segment; segments of 256, whose states are of 128 each."""
+    monkeypatch.setattr(chunked, "cut_on_hopper", lambda *_: (128, 3, 256, 2))
+    x = make(2, T, 1, K, 64, w, torch.bfloat16)
+    near(results(x)[:2], expected(x), LIMITS, NAMES)
+    x[5] = None
+    *got, kept = results(x, keep=True)
+    near(got, expected(x), LIMITS, NAMES)
+    near([kept], [states(x, CHECKPOINT).flatten(0, 1)], ROUNDED, ["checkpoints"])
 
 
 @pytest.mark.parametrize("keep", [False, True])
@@ -378,7 +391,7 @@ MISTAKES = {
         "store_chunk",
     ),
     "never too strong": ("gl.where(b_total >= -FITS_TO_END, 0, 1)", "gl.where(b_total > 0, 0, 0)"),
-    "weights of strong chunks": ("store_weights(", "if t == 0: store_weights("),
+    "weights of strong chunks": ("to_log2 = store_w", "if t == 0: to_log2 = store_w"),
 }
 IN_STRONG = {
     "no fence after the decays": (FENCE + "        tma.store_wait(0)\n", "tma.store_wait(0)\n"),

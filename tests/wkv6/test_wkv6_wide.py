@@ -1,12 +1,11 @@
 """WKV-6 for heads of 128 in Gluon, as it is written, on the CPU: every chunk, wait and fence."""
 
-import inspect
 import itertools
 import math
 
 import pytest
 import torch
-from support.gluon_on_cpu import on_cpu
+from support.gluon_on_cpu import faults, on_cpu
 from support.wkv6_cases import make, near
 from support.wkv6_chunks import NAMES, expected, fresh_tiles, in_segments  # noqa: F401
 from support.wkv6_hopper import bfloat16  # noqa: F401
@@ -19,14 +18,12 @@ from rwkv_lessons.wkv6.chunked.hopper.tiles import TILE
 from rwkv_lessons.wkv6.chunked.sizes import CHECKPOINT
 from rwkv_lessons.wkv6.chunked.tiles import FITS_TO_END, LOG2E
 from warplens.compiled import assembly
-from warplens.compiled.functions import plain
-from warplens.gluon.run import watch
 
 pytestmark = interpreted
 # As of heads of 64 (test_wkv6_hopper.py): o is rounded, and so are the scores and S.
 LIMITS = {"": 2.4e-3, "s1": 1e-5}
 ROUNDED = 2**-8.5
-BOUND = FITS_TO_END.value / LOG2E.value  # of the sum of w over a chunk
+BOUND = 2 * FITS_TO_END.value / LOG2E.value  # of the sum of w over a chunk
 PACKED = [0, 1, 1, 70, 134, 200]
 
 
@@ -111,31 +108,20 @@ def test_states_are_kept(w):
     near([kept], [states(x, CHECKPOINT).flatten(0, 1)], ROUNDED, ["states"])
 
 
-def faults(launched, monkeypatch, x, reverse):
-    """What the simulator finds, with roles in one order or the other; o and s1."""
-    found = []
-
-    def launch(kernel, grid, num_warps, tensors, numbers, constants, **for_the_compiler):
-        parameters = inspect.signature(plain(kernel.kernel)).parameters
-        named = dict(zip(parameters, (*tensors, *numbers, *constants), strict=True))
-        found.extend(watch(kernel.kernel, grid, named, reverse=reverse).faults)
-
-    monkeypatch.setattr(chunked, "launch_tiles", launch)
-    return found, results(x)[:2]
-
-
 def test_segments_of_a_sequence(monkeypatch):
     in_segments(monkeypatch, 2)
     right(wide(200, -0.1))
+    monkeypatch.setattr(chunked, "cut_on_hopper", lambda *_: (64, 2, 128, 2))
+    right(wide(300, -0.02))
 
 
 @pytest.mark.parametrize("reverse", [False, True])
-def test_either_role_may_run_first(reverse, launched, monkeypatch):
+def test_either_role_may_run_first(reverse, monkeypatch):
     x = wide(330, -0.1)
     x[3][:, 70:80, :, ::3] = -math.inf
-    found, got = faults(launched, monkeypatch, x, reverse)
+    found = faults(monkeypatch, chunked, reverse)
+    near(results(x)[:2], expected(x), LIMITS, NAMES)
     assert not found
-    near(got, expected(x), LIMITS, NAMES)
 
 
 @pytest.mark.parametrize(
@@ -149,8 +135,12 @@ def test_either_role_may_run_first(reverse, launched, monkeypatch):
 )
 def test_a_wait_or_fence_that_is_missing_is_seen(old, new, launched, monkeypatch):
     launched.mistake(old, new, inside="apply_factors")
-    x = wide(200, -0.1)
-    assert any(faults(launched, monkeypatch, x, reverse)[0] for reverse in (False, True))
+    found = []
+    for reverse in (False, True):
+        of_one = faults(monkeypatch, chunked, reverse)
+        results(wide(200, -0.1))
+        found += of_one
+    assert found
 
 
 @compiles
@@ -158,7 +148,7 @@ def test_products_start_together_and_registers_suffice():
     """With too few registers for a role, ptxas would wait after every product."""
     tile, f, n = f"tensordesc<bf16[64, 64],{TILE.value!r}>", "*fp32", "i32"
     tensors = (tile, tile, tile, tile, f, f, None, None, None, tile, "*bf16", f, None)
-    given = (*tensors, n, n, n, n, n, "fp32", False, False)
+    given = (*tensors, n, n, n, n, n, n, n, "fp32", False, False)
     kernel = wide_kernel.wkv6_wide_kernel
     machine = assembly.assembly(kernel, *given, num_warps=4, maxnreg=wide_kernel.REGISTERS.value)
     # Factors: sums 24, scores 24, near sums 8 and scores 24, sums 48; states: 36 and four runs.

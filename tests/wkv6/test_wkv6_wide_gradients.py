@@ -1,17 +1,13 @@
 """The reverse sweep for heads of 128 in Gluon, as it is written, on the CPU."""
 
-import inspect
-
 import pytest
 import torch
-from support.gluon_on_cpu import on_cpu
+from support.gluon_on_cpu import faults, on_cpu
 from support.wkv6_gradients import compare, draw, expected, got
 from support.wkv6_hopper import bfloat16  # noqa: F401
 from support.wkv6_options import interpreted
 
 from rwkv_lessons.wkv6.chunked import backward as chunked_backward
-from warplens.compiled.functions import plain
-from warplens.gluon.run import watch
 
 pytestmark = interpreted
 LIMIT = 2.8e-3  # as of heads of 64 (test_wkv6_hopper_gradients.py)
@@ -54,14 +50,7 @@ def test_packed_sequences(raw):
 )
 def test_either_role_may_run_first(mistake, launched, monkeypatch):
     """And where one does not wait for the other, or never lets it go on, it is seen."""
-    found = []
-
-    def launch(kernel, grid, num_warps, tensors, numbers, constants, **for_the_compiler):
-        parameters = inspect.signature(plain(kernel.kernel)).parameters
-        named = dict(zip(parameters, (*tensors, *numbers, *constants), strict=True))
-        found.extend(watch(kernel.kernel, grid, named, reverse=True).faults)
-
-    monkeypatch.setattr(chunked_backward, "launch_tiles", launch)
+    found = faults(monkeypatch, chunked_backward, reverse=True)
     inputs, do, ds1 = draw(1, 70, 1, 128, 128, "mixed", torch.bfloat16)
     if mistake:
         launched.mistake(mistake, "pass  # " + mistake, inside="sweep_values")

@@ -32,11 +32,13 @@ from .hopper.tiles import takes_tiles, tiles
 from .hopper.wide_sweep import REGISTERS, wkv6_wide_sweep_kernel
 from .hopper.wide_tiles import takes_whole_heads
 from .pairs import CHUNKS_PER_SEARCH, PairSizes, keys_gradients, values_gradients
+from .parts import sum_parts
 from .sizes import CHECKPOINT, ChunkSizes
 from .states import ALL, EACH, OTHERS, state_gradients
 
 TARGET_PROGRAMS = 512  # that fill an H200; a sweep of fewer is cut into segments
 MIN_CHUNKS_PER_SEGMENT = 16  # so that cutting costs less than it gains
+PIECES = 2  # of a segment, to get what it adds to dS
 # hopper/sweep.py, of which two programs share an SM: its second round would leave SMs without work
 # where heads fill little more than one (B = 8, H = 40). What cutting costs: measured on an H200.
 MOST_CUTS, COST_OF_CUTTING = 4, 0.2
@@ -133,7 +135,7 @@ def gradients(
     if do is not None and cu_seqlens is between is None and not ahead:
         signature = looks(arguments, "wkv6 backward", scale, raw_decay)
         if again := replay(signature):
-            return in_sums(r, u, *again(arguments))
+            return with_du(u, *again(arguments))
     (B, T, H, K), device = r.shape, r.device
     V, packed, is_float32 = v.shape[-1], cu_seqlens is not None, r.dtype == torch.float32
     sequences = sequences_in(r, cu_seqlens)
@@ -142,43 +144,38 @@ def gradients(
     r, k, v, w, u, do, checkpoints = [x.contiguous() for x in (r, k, v, w, u, do, checkpoints)]
     ds1 = None if ds1 is None else ds1.contiguous()
     cu_seqlens = cu_seqlens.contiguous() if packed else None
-    NK, NV, half = K // 64, V // 64, r.dtype == torch.float16  # on Hopper
     on_hopper = takes_tiles((r, k, v, w, do), V)
     slots, segments, segment, programs, all_sizes = plan(
         B, T, H, K, V, sequences, packed, is_float32, raw_decay, on_hopper, gpu
     )
     sizes, key_sizes, value_sizes, value_blocks = all_sizes
     twice = segments > 1 or between is not None
+    pieces = PIECES if segments > 1 and between is None else 1
+    if on_hopper:
+        segment = triton.cdiv(segment, pieces) * pieces
     kind = ("backward", device, r.dtype, w.dtype, u.dtype, checkpoints.dtype, K, V, raw_decay)
     which = packed, ds1 is None, twice, between is None, on_hopper, scale != 1
     run = Launches((*kind, *which), ahead)
 
     new, constants = {"dtype": torch.float32, "device": device}, []
+    dr, dk, dv, dw = [torch.empty_like(x) for x in (r, k, v, w)]
     ds0 = torch.empty((sequences, H, K, V), **new)
-    local = totals = d_checkpoints = dw_across_chunk = decays = chunk_bounds = None
-    if twice:
-        local = run.empty((sequences, H, segments, K, V), device)
-        totals = run.empty((sequences, H, segments, K), device)
-    if not on_hopper:
+    if on_hopper:
+        inputs, results = (r, k, v, w, u, checkpoints, do), (dr, dk, dv, dw, ds0)
+        cut = segments, segment, pieces
+        du = sweep_on_hopper(run, inputs, results, ds1, cu_seqlens, cut, scale, raw_decay, between)
+        constants.append(weights_and_masks(device))
+    else:
+        local = totals = chunk_bounds = None
+        if twice:
+            local = run.empty((sequences, H, segments, K, V), device)
+            totals = run.empty((sequences, H, segments, K), device)
         d_checkpoints = run.empty(checkpoints.shape, device, checkpoints.dtype)
         dw_across_chunk = run.empty((slots, H, value_blocks, K), device)
         decays = run.empty((slots, H, 2, K), device)
         if packed:
             chunk_bounds = torch.zeros(slots, 2, dtype=torch.int64, device=device)
-    sweeps = [OTHERS if between is None else EACH] * twice + [ALL] * (not on_hopper)
-    if on_hopper:
-        *keys, of_v, of_o = [tiles(x, H * x.shape[-1], CHECKPOINT) for x in (r, k, w, v, do)]
-    for n, which in enumerate(sweeps):
-        if on_hopper:
-            first = int(between is None)  # what the first segment adds is then not needed
-            run(
-                launch_tiles, wkv6_segment_states_kernel,
-                (programs[0] // segments * (segments - first), 1, 1), 4,
-                (keys[2], keys[0], of_o, cu_seqlens, local, totals),
-                (T, H, segments, segment * CHECKPOINT, first, segments - first, scale),
-                (K, V, True, raw_decay, scale != 1, half),
-            )  # fmt: skip
-        else:
+        for which in [OTHERS if between is None else EACH] * twice + [ALL]:
             run(
                 launch, state_gradients, programs[0], 4,
                 (r, w, checkpoints, do, ds1, local, totals, cu_seqlens, d_checkpoints,
@@ -187,40 +184,8 @@ def gradients(
                 (sizes, raw_decay, which.value),
                 maxnreg=None if is_float32 else 128,
             )  # fmt: skip
-        if n == 0 and between is not None:
-            run.then(between, local, totals)
-
-    if on_hopper:
-        whole = takes_whole_heads(r, V) and not twice  # a program takes all values
-        if NK * NV == 1:
-            dr, dk, dv, dw = [torch.empty_like(x) for x in (r, k, v, w)]
-        elif whole:
-            dr, dk, dw = [torch.empty_like(x) for x in (r, k, w)]
-            dv = torch.empty((NK, *v.shape), **new)
-        else:  # each block has a part
-            dr, dk, dw = [torch.empty((NV, *x.shape), **new) for x in (r, k, w)]
-            dv = torch.empty((NK, *v.shape), **new)
-        du = torch.empty((sequences, H, segments, NK, NV, 64), **new)
-        rows, weights = (dr, dk, dv, dw), weights_and_masks(device)
-        states = checkpoints if half else tiles(checkpoints, V)
-        heights = [CHECKPOINT // 2 if whole and x is not dv else CHECKPOINT for x in rows]
-        results = [tiles(x, H * x.shape[-1], n) for x, n in zip(rows, heights, strict=True)]
-        constants.append(weights)
-        tensors = (*keys[:2], of_v, keys[2], u, states, weights, of_o, ds1, local, totals,
-                   cu_seqlens, *results, *rows, du, ds0)  # fmt: skip
-        numbers = T, H, scale, segment, segments, B * T
-        if whole:
-            run(
-                launch_tiles, wkv6_wide_sweep_kernel, (programs[0] // NV, 1, 1), 4, tensors,
-                numbers, (raw_decay, scale != 1), maxnreg=REGISTERS.value,
-            )  # fmt: skip
-        else:
-            run(
-                launch_tiles, sweep_hopper_kernel, (programs[0], 1, 1), 4, tensors, numbers,
-                (K, V, raw_decay, scale != 1, half),
-            )  # fmt: skip
-    else:
-        dr, dk, dv, dw = [torch.empty_like(x) for x in (r, k, v, w)]
+            if which == EACH:
+                run.then(between, local, totals)
         du = torch.zeros(slots, H, K, **new) if packed else torch.empty((slots, H, K), **new)
         warps = 4 if max(K, V) <= 64 else 8
         of_keys = stages_of(key_sizes[0][2:4], is_float32, gpu, checkpoints.dtype == torch.float32)
@@ -249,21 +214,71 @@ def gradients(
     run.finish()
     results = dr, dk, dv, dw, du, ds0
     remember(signature, run, arguments, results, constants)
-    return in_sums(r, u, *results)
+    return with_du(u, *results)
 
 
-def in_sums(r, u, dr, dk, dv, dw, du, ds0):
-    """The gradients of parts of them: of blocks of keys or values, and of chunks or segments."""
-    dr, dk, dv, dw = [in_sum(x, r.dtype) if x.ndim > r.ndim else x for x in (dr, dk, dv, dw)]
+def sweep_on_hopper(run, inputs, results, ds1, cu_seqlens, cut, scale, raw_decay, between):
+    """Launches what gives all gradients on Hopper; run: `Launches`.
+
+    Returns:
+        du of each sequence, head, segment and block.
+    """
+    r, k, v, w, u, checkpoints, do = inputs
+    *gradients, ds0 = results
+    (B, T, H, K), V, device, half = r.shape, v.shape[-1], r.device, r.dtype == torch.float16
+    S, NK, NV, scaled = len(ds0), K // 64, V // 64, scale != 1
+    segments, segment, pieces = cut
+    twice = segments > 1 or between is not None
+    whole = takes_whole_heads(r, V) and not twice  # a program takes all values
+    rows = list(gradients)  # what the sweep writes: of large heads parts, of each block one
+    for n, blocks in enumerate((NV, NV, NK, NV)):
+        if NK * NV > 1 and not (whole and n != 2):
+            rows[n] = run.empty((blocks, *gradients[n].shape), device)
+    du = torch.empty((S, H, segments, NK, NV, 64), dtype=torch.float32, device=device)
+    *keys, of_v, of_o = [tiles(x, H * x.shape[-1], CHECKPOINT) for x in (r, k, w, v, do)]
+    states = checkpoints if half else tiles(checkpoints, V)
+    read = *keys[:2], of_v, keys[2], u, states, weights_and_masks(device), of_o
+
+    local = totals = None
+    if twice:
+        local = run.empty((S, H, segments * pieces, K, V), device)
+        totals = run.empty((S, H, segments * pieces, K), device)
+        first = pieces * (between is None)  # what the first segment adds is then not needed
+        count = segments * pieces - first
+        run(
+            launch_tiles, wkv6_segment_states_kernel, (S * H * NK * NV * count, 1, 1), 4,
+            (keys[2], keys[0], of_o, cu_seqlens, local, totals),
+            (T, H, segments * pieces, segment // pieces * CHECKPOINT, first, count, scale),
+            (K, V, True, raw_decay, scaled, half),
+        )  # fmt: skip
+        if between is not None:
+            run.then(between, local, totals)
+    if not whole:
+        described = [tiles(x, H * x.shape[-1], CHECKPOINT) for x in rows]
+        run(
+            launch_tiles, sweep_hopper_kernel, (S * H * segments * NK * NV, 1, 1), 4,
+            (*read, ds1, local, totals, cu_seqlens, *described, *rows, du, ds0),
+            (T, H, scale, segment, segments, pieces, B * T), (K, V, raw_decay, scaled, half),
+        )  # fmt: skip
+    else:
+        half_chunks = [tiles(x, H * K, CHECKPOINT // 2) for x in rows]
+        described = *half_chunks[:2], tiles(rows[2], H * V, CHECKPOINT), half_chunks[3]
+        run(
+            launch_tiles, wkv6_wide_sweep_kernel, (S * H * NK, 1, 1), 4,
+            (*read, ds1, None, None, cu_seqlens, *described, *rows, du, ds0),
+            (T, H, scale, segment, segments, pieces, B * T), (raw_decay, scaled),
+            maxnreg=REGISTERS.value,
+        )  # fmt: skip
+    for x, of_x in zip(gradients, rows, strict=True):
+        if of_x.ndim > x.ndim:
+            sum_parts(run, of_x, x)
+    return du
+
+
+def with_du(u, dr, dk, dv, dw, du, ds0):
+    """The gradients, with the sum of du over chunks, or sequences, segments and blocks."""
     du = du.sum(0) if du.ndim == 3 else du.sum((0, 2, 4)).view(u.shape)
     return dr, dk, dv, dw, du.to(u.dtype), ds0
-
-
-def in_sum(parts, dtype):
-    """The sum of parts, along their first axis."""
-    if len(parts) == 2:  # one kernel, which rounds
-        return torch.add(*parts, out=torch.empty_like(parts[0], dtype=dtype))
-    return (parts[0] if len(parts) == 1 else parts.sum(0)).to(dtype)
 
 
 backward = define_backward("chunked", gradients)

@@ -32,13 +32,19 @@ from ...sequences.spans import count_spans, first_span, program_place, sequence_
 from ..autograd import define_forward, keep_inputs
 from ..doubling import wkv6_doubling
 from ..options import check_call
-from .backward import backward, gradients, in_sum
+from .backward import backward, gradients
 from .hopper.forward import wkv6_hopper_kernel
 from .hopper.segments import wkv6_segment_states_kernel
 from .hopper.tiles import takes_tiles, tiles
 from .hopper.wide import REGISTERS, wkv6_wide_kernel
 from .hopper.wide_tiles import takes_whole_heads
-from .segments import segments_for, state_before_segment, wkv6_segments_kernel
+from .parts import sum_parts
+from .segments import (
+    cut_on_hopper,
+    segments_for,
+    state_before_segment,
+    wkv6_segments_kernel,
+)
 from .sizes import CHECKPOINT, ChunkSizes, largest
 from .strong import GROUP, GROUPS_PER_PROGRAM, wkv6_strong_kernel
 from .tiles import FITS_TO_END, LOG2E, log2_decays, log_decay, of_halves, product
@@ -180,7 +186,7 @@ def run_forward(
     if cu_seqlens is None and segment_maps is None:
         signature = looks(arguments, "wkv6 forward", scale, raw_decay)
         if again := replay(signature):
-            return in_sums(v, *again(arguments))
+            return again(arguments)
     r, k, v, w, u = r.contiguous(), k.contiguous(), v.contiguous(), w.contiguous(), u.contiguous()
     (B, T, H, K), V, device = r.shape, v.shape[3], r.device
     S, packed = sequences_in(r, cu_seqlens), cu_seqlens is not None
@@ -195,57 +201,71 @@ def run_forward(
     on_hopper = takes_tiles((r, k, v, w), V)
     whole = on_hopper and takes_whole_heads(r, V)
     in_parts = on_hopper and NK > 1 and not whole  # of o, one for each block of keys
+    skip, pieces = 0, 1
     if on_hopper and segment_maps is None:
         blocks = programs if whole else programs * NK
-        segments, span = segments_for(blocks, T, gpu.sms, on_hopper=True)
+        ahead = not packed and K == V == 64
+        skip, segments, span, pieces = cut_on_hopper(blocks, T, gpu.sms, ahead)
     all_programs, groups = programs * segments, -(-span // GROUP)
     keep, scaled = checkpoints is not None, scale != 1
     kind = ("forward", device, r.dtype, w.dtype, u.dtype, sizes, segments > 1, raw_decay)
-    run = Launches((*kind, on_hopper, scaled, packed, keep))
+    run = Launches((*kind, on_hopper, scaled, packed, keep, skip > 0))
 
     segment_states = segment_decays = None
     if segments > 1 and segment_maps is not None:
         segment_states, segment_decays = (x[:, :-1].contiguous() for x in segment_maps)
     elif segments > 1:
-        segment_states = run.empty((S, segments - 1, H, K, V), device)
-        segment_decays = run.empty((S, segments - 1, H, K), device)
-        if on_hopper:
+        segment_states = run.empty((S, (segments - 1) * pieces, H, K, V), device)
+        segment_decays = run.empty((S, (segments - 1) * pieces, H, K), device)
+    new = {"dtype": torch.float32, "device": device}
+    o = torch.empty_like(v)
+    s1 = torch.empty((S, H, K, V), **new)
+    start, has_s0 = (s1, 0) if s0 is None else (s0.contiguous(), 1)
+    if on_hopper:
+        inputs = [tiles(x, H * x.shape[3]) for x in (r, k, v, w)]
+        written = None if in_parts else tiles(o, H * V)
+        rows = run.empty((NK, *v.shape), device) if in_parts else o
+        states = tiles(checkpoints, V) if keep and not half else checkpoints
+
+        def sweep(start, has_s0, end, skip, segments, span, *states_before):
+            tensors = (*inputs, u, start, cu_seqlens, *states_before, written, rows, end, states)
+            numbers = has_s0, T, H, skip, segments, span, pieces, scale
+            if whole:  # of which a program fills an SM, and takes all of its values
+                run(
+                    launch_tiles, wkv6_wide_kernel, (S * H * segments, 1, 1), 4, tensors, numbers,
+                    (raw_decay, scaled), maxnreg=REGISTERS.value,
+                )  # fmt: skip
+            else:
+                run(
+                    launch_tiles, wkv6_hopper_kernel, (programs * segments * NK, 1, 1), 4, tensors,
+                    (*numbers, B * T), (K, V, CHECKPOINT, raw_decay, scaled, half),
+                )  # fmt: skip
+
+        if skip:  # while the next launch runs
+            after = run.empty((S, H, K, V), device)
+            sweep(start, has_s0, after, 0, 1, skip, None, None)
+            start, has_s0 = after, 1
+        if segments > 1 and segment_maps is None:
+            count, piece = (segments - 1) * pieces, span // pieces
             run(
-                launch_tiles, wkv6_segment_states_kernel,
-                (programs * NK * (segments - 1), 1, 1), 4,
+                launch_tiles, wkv6_segment_states_kernel, (programs * NK * count, 1, 1), 4,
                 (*(tiles(x, H * x.shape[3], CHECKPOINT) for x in (w, k, v)), cu_seqlens,
                  segment_states, segment_decays),
-                (T, H, segments, span, 0, segments - 1, 1.0),
-                (K, V, False, raw_decay, False, half),
+                (T, H, count + 1, piece, skip // piece, count, 1.0),
+                (K, V, False, raw_decay, False, half), launch_pdl=skip > 0,
             )  # fmt: skip
-        else:
+        sweep(start, has_s0, s1, skip, segments, span, segment_states, segment_decays)
+        if in_parts:
+            sum_parts(run, rows, o)
+    else:
+        if segments > 1 and segment_maps is None:
             run(
                 launch, wkv6_segments_kernel, programs * (segments - 1), warps,
                 (k, v, w, cu_seqlens, segment_states, segment_decays), (T, H, segments, span),
                 (*sizes, raw_decay), **options,
             )  # fmt: skip
-    new = {"dtype": torch.float32, "device": device}
-    o = torch.empty((NK, *v.shape), **new) if in_parts else torch.empty_like(v)
-    s1 = torch.empty((S, H, K, V), **new)
-    start = s1 if s0 is None else s0.contiguous()
-    inputs, numbers = (r, k, v, w), (int(s0 is not None), T, H, segments, span, scale)
-    more_inputs = u, start, cu_seqlens, segment_states, segment_decays
-    if on_hopper:
-        inputs = [tiles(x, H * x.shape[3]) for x in inputs]
-        written = None if in_parts else tiles(o, H * V)
-        states = tiles(checkpoints, V) if keep and not half else checkpoints
-        tensors = (*inputs, *more_inputs, written, o, s1, states)
-        if whole:  # of which a program fills an SM, and takes all of its values
-            run(
-                launch_tiles, wkv6_wide_kernel, (S * H * segments, 1, 1), 4, tensors, numbers,
-                (raw_decay, scaled), maxnreg=REGISTERS.value,
-            )  # fmt: skip
-        else:
-            run(
-                launch_tiles, wkv6_hopper_kernel, (all_programs * NK, 1, 1), 4, tensors,
-                (*numbers, B * T), (K, V, CHECKPOINT, raw_decay, scaled, half),
-            )  # fmt: skip
-    else:
+        inputs, numbers = (r, k, v, w), (has_s0, T, H, segments, span)
+        more_inputs = u, start, cu_seqlens, segment_states, segment_decays
         group_states = None
         if not keep:
             group_states = run.empty((all_programs, groups, BK, BV), device, checkpoints_dtype(r))
@@ -253,7 +273,7 @@ def run_forward(
         run(
             launch, wkv6_chunked_fwd_kernel, all_programs, warps,
             (*inputs, *more_inputs, o, s1, checkpoints, group_states, strong),
-            (*numbers[:5], groups, scale), (sizes, GROUP, raw_decay), **options,
+            (*numbers, groups, scale), (sizes, GROUP, raw_decay), **options,
         )  # fmt: skip
         run(
             launch, wkv6_strong_kernel, all_programs * -(-groups // GROUPS_PER_PROGRAM), warps,
@@ -262,16 +282,10 @@ def run_forward(
             (sizes, CHECKPOINT, GROUP, GROUPS_PER_PROGRAM, raw_decay), **options,
         )  # fmt: skip
     run.finish(lambda: keep and gradients(
-        r, k, v, w, u, s0, cu_seqlens, checkpoints, v if in_parts else o, None, scale, raw_decay,
-        ahead=True,
+        r, k, v, w, u, s0, cu_seqlens, checkpoints, o, None, scale, raw_decay, ahead=True,
     ) or [])  # fmt: skip
     remember(signature, run, arguments, (o, s1))
-    return in_sums(v, o, s1)
-
-
-def in_sums(v, o, s1):
-    """o of its parts, if it has some, and s1."""
-    return in_sum(o, v.dtype) if o.ndim > v.ndim else o, s1
+    return o, s1
 
 
 @remembered

@@ -6,6 +6,8 @@ of the segments before its own. That reads k, v and w once more, for 8 / 5 of th
 the first kernel is hopper/segments.py in 16 bits.
 """
 
+from typing import NamedTuple
+
 import triton
 import triton.language as tl
 
@@ -15,6 +17,7 @@ from .tiles import log2_decays, log_decay, product
 
 MIN_TOKENS_PER_SEGMENT = 512  # a shorter segment does not pay for the second launch
 MAX_SEGMENTS = 16  # the program of the last one reads the states of all others
+MANY_TOKENS = 16384  # for `cut_on_hopper`
 
 
 def segments_for(programs, T, sms, on_hopper=False):
@@ -34,6 +37,34 @@ def segments_for(programs, T, sms, on_hopper=False):
         count = min(count, MAX_SEGMENTS)
     span = triton.cdiv(triton.cdiv(T, count), 64) * 64
     return triton.cdiv(T, span), span
+
+
+class Cut(NamedTuple):
+    """How sequences are cut on Hopper.
+
+    skip: tokens before the first segment, swept while the first kernel computes states.
+    pieces: of a segment, each of which has a state.
+    """
+
+    skip: int
+    segments: int
+    span: int
+    pieces: int
+
+
+def cut_on_hopper(programs, T, sms, ahead):
+    """The `Cut` of sequences of T tokens.
+
+    ahead: whether tokens may be skipped. With many tokens, segments that fill the GPU once are
+    faster, if their states come in pieces; of two segments, if the first tokens are swept ahead
+    (measured on an H200).
+    """
+    fitting = 2 * sms // programs
+    if T < MANY_TOKENS or not (fitting == 4 or fitting == 2 and ahead):
+        return Cut(0, *segments_for(programs, T, sms, on_hopper=True), 1)
+    skipped = int(fitting == 2)  # pieces
+    piece = triton.cdiv(triton.cdiv(T, skipped + 2 * fitting), 64) * 64
+    return Cut(skipped * piece, fitting, 2 * piece, 2)
 
 
 @triton.jit

@@ -93,8 +93,8 @@ def in_two_pieces(launch, *size):
 def library(B, T, H, *more):
     """A launch of the library's `wkv6_hopper_kernel`: no packing, no segments, nothing kept."""
     absent = dict.fromkeys(("cu_seqlens", "segment_states", "segment_decays", "checkpoints"))
-    sizes = {"has_s0": 1, "T": T, "H": H, "segments": 1, "span": T, "scale": 1.0}
-    sizes |= {"tokens": B * T, "K": 64, "V": 64}
+    sizes = {"has_s0": 1, "T": T, "H": H, "skip": 0, "segments": 1, "span": T, "pieces": 1}
+    sizes |= {"scale": 1.0, "tokens": B * T, "K": 64, "V": 64}
     sizes |= {"CHECKPOINT": CHECKPOINT, "RAW": False, "SCALED": False, "HALF": False}
     plain = in_two_pieces(_one_program_a_head, B, T, H, *more)
     return LibraryLaunch(**vars(plain) | {"constants": absent | sizes})

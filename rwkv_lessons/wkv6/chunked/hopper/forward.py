@@ -3,7 +3,8 @@
 Triton waits for each of the eleven products of a chunk before it starts the next. Here they start
 as soon as their operands are there, and a chunk waits three times:
 
-    sums of decays         →  r and k decayed to the chunk's end, in two bfloat16 pieces each
+    sums of decays         →  r and k decayed from and to where half of the chunk's decays are
+                              past, in two bfloat16 pieces each
     r kᵀ, r S, S + kᵀ v    →  the scores, in one; the bonus on their diagonal
     scores v               →  o
 
@@ -17,14 +18,18 @@ is a sum over those, of parts in float32.
 The formulas, and how the code calls what they name; s_ is in shared memory, b_ in registers, and a
 product's factor, of one piece or two (factors.py), has neither:
 
-    after, total       b_after, b_total  Σ log decays after a token, [token, key]; of all, [key]
-    r                  b_r, r_left       decayed from the chunk's end: r 2^(-after-w)
-    k                  b_k, k_split      decayed to it: k 2^after
+    half               b_total           half of Σ log decays of the chunk, [key]
+    after              b_after           Σ log decays after a token, less half, [token, key]
+    r                  b_r, r_left       r 2^(-after-w)
+    k                  b_k, k_split      k 2^after
     v                  v_factor          as it comes
-    S                  b_s, state        decayed to it: S 2^total
+    S                  b_s, state        S 2^half
     scores             b_a, scores       r kᵀ of earlier tokens, the bonus on the diagonal
     o = r S + scores v b_o
-    S ← S + kᵀ v       b_s               half by half of the chunk, if checkpoints are kept
+    S ← 2^half (S + kᵀ v)  b_s           half by half of the chunk, if checkpoints are kept
+
+All factors are at most 2^100 then if the chunk's decays are at least 2^-200. Of float16 r and k are
+decayed from and to the chunk's end: `after` is the sum, and `half` is all of it.
 
 float16 is not multiplied as such: r decayed reaches 2^100, and states and scores may exceed 65,504.
 v, S and the scores are two pieces of bfloat16 then, too, which hold all that is given. Log decays
@@ -45,10 +50,11 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma,
     warpgroup_mma_wait,
 )
+from triton.language.extra.cuda import gdc_launch_dependents
 
 from ....runtime.compile_triton import assembled
 from ....sequences.gluon_tiles import raw_decay
-from ....sequences.spans import first_span, program_place, sequence_bounds
+from ....sequences.spans import first_span, last_segment, program_place, sequence_bounds
 from ..tiles import FITS_TO_END, LOG2E, MIN_LOG_DECAY
 from .factors import (
     Rounded,
@@ -117,11 +123,23 @@ def tiles_of(ones, i, dtype: gl.constexpr):
 
 
 @gluon.jit
-def store_weights(s, row, col):
-    """Weights of the sums of decays after a token, and the mask of scores."""
-    s.after.store(((col > row) | (row == C - 1)).to(s.after.dtype))
+def store_weights(s, row, col, HALF: gl.constexpr):
+    """Weights of the sums of decays after a token, and the mask of scores.
+
+    Of bfloat16 the sums are less half of all decays, the last one too; of float16 the last token
+    has the sum of all instead of 0.
+
+    Returns:
+        what makes exponents of the sums.
+    """
     mask = gl.where(row > col, -256, gl.where(row == col, 255, 0))
     s.mask.store(mask.to(gl.int16))
+    if HALF:
+        s.after.store(((col > row) | (row == C - 1)).to(s.after.dtype))
+        return gl.where(row < C - 1, LOG2E, 0.0)
+    else:
+        s.after.store(gl.where(col > row, 0.5, -0.5).to(s.after.dtype))
+        return LOG2E
 
 
 @gluon.jit
@@ -172,6 +190,12 @@ def sums_of_decays(w, s_after, zeros, no_sums, KEEP: gl.constexpr):
 def by_key(b_sums, is_sum):
     """Of eight columns of sums the one that is meant, as log2, in the layout of a state's rows."""
     return gl.convert_layout(gl.sum(gl.where(is_sum, b_sums, 0.0), 1) * LOG2E, ROWS)
+
+
+@gluon.jit
+def total_of(b_sums, is_sum, HALF: gl.constexpr):
+    """log2 of a chunk's decays, by key; of bfloat16 half of it."""
+    return by_key(b_sums, is_sum) if HALF else -by_key(b_sums, is_sum)
 
 
 @gluon.jit
@@ -226,14 +250,14 @@ def update_state(b_s, k, v, first: gl.constexpr, count: gl.constexpr):
 
 @gluon.jit
 def first_state(
-    s0, has_s0, segment_states, segment_decays, i_s, o_s, i_n, i_g, i_h, i_k, H, segments, row,
+    s0, has_s0, segment_states, segment_decays, i_s, o_s, i_n, pieces, i_h, i_k, H, most, row,
     K: gl.constexpr, V: gl.constexpr,
 ):  # fmt: skip
-    """S before a segment: s0, and what the segments before make of it."""
+    """S before a segment: s0, and what the pieces of the sequence before it make of it."""
     b_s = gl.load(s0 + i_s + o_s, (row >= 0) & (has_s0 != 0), 0.0).to(gl.float32)
     if segment_states is not None:
-        for g in range(0, i_g):
-            part = (i_n * (segments - 1) + g) * H + i_h
+        for g in range(0, pieces):
+            part = (i_n * most + g) * H + i_h
             o_k = i_k * C + gl.arange(0, C, ROWS)
             b_decay = gl.exp2(gl.load(segment_decays + part * K + o_k))
             b_s = b_s * b_decay[:, None] + gl.load(segment_states + part * K * V + o_s)
@@ -259,10 +283,14 @@ def store_chunk(o, o_rows, s_o, b_o, whole, left, at, row, col, part, place, H, 
 
 
 @assembled
-@gluon.jit(do_not_specialize=["has_s0", "T", "H", "segments", "span", "scale", "tokens"])
+@gluon.jit(
+    do_not_specialize=[
+        "has_s0", "T", "H", "skip", "segments", "span", "pieces", "scale", "tokens"
+    ]
+)  # fmt: skip
 def wkv6_hopper_kernel(
     r, k, v, w, u, s0, cu_seqlens, segment_states, segment_decays, o, o_rows, s1, checkpoints,
-    has_s0, T, H, segments, span, scale, tokens,
+    has_s0, T, H, skip, segments, span, pieces, scale, tokens,
     K: gl.constexpr, V: gl.constexpr,
     CHECKPOINT: gl.constexpr, RAW: gl.constexpr, SCALED: gl.constexpr, HALF: gl.constexpr,
 ):  # fmt: skip
@@ -274,11 +302,12 @@ def wkv6_hopper_kernel(
     tokens: of all sequences together. The rest is as in ../forward.py.
     """
     NV: gl.constexpr = V // 64
+    gdc_launch_dependents()
     i_n, i_g, i_h, i_block = program_place(gl.program_id(0), segments, H, K // 64 * V, 64)
     i_k, i_v = i_block // NV, i_block % NV
     key_column, value_column = i_h * K + i_k * C, i_h * V + i_v * C
     start, end = sequence_bounds(cu_seqlens, i_n, T)
-    skipped = i_g.to(gl.int64) * span
+    skipped = skip + i_g.to(gl.int64) * span
     n = gl.minimum(end - start - skipped, span).to(gl.int32)
     first = (start + skipped).to(gl.int32)
     slot = first_span(cu_seqlens, start, i_n, T, CHECKPOINT) + skipped // CHECKPOINT
@@ -311,8 +340,8 @@ def wkv6_hopper_kernel(
     o_s = (i_k * C + row) * V + i_v * C + col  # of a state
     i_s = (i_n * H + i_h) * K * V
     b_s = first_state(
-        s0, has_s0, segment_states, segment_decays, i_s, o_s, i_n, i_g, i_h, i_k, H, segments, row,
-        K, V,
+        s0, has_s0, segment_states, segment_decays, i_s, o_s, i_n, i_g * pieces, i_h, i_k, H,
+        (segments - 1) * pieces, row, K, V,
     )  # fmt: skip
     no_sums = gl.full([C, 8], 0.0, gl.float32, SUMS)
     zeros = gl.full([C, C], 0.0, gl.float32, TILES)
@@ -323,8 +352,7 @@ def wkv6_hopper_kernel(
     while t < n:
         zero = t // 2**30  # which the compiler cannot know: it would keep all of this in registers
         row = gl.arange(0, C, ROWS)[:, None] + zero
-        to_log2 = gl.where(row < C - 1, LOG2E, 0.0)
-        store_weights(tiles_of(ones, zero, SUMMED), row, col)
+        to_log2 = store_weights(tiles_of(ones, zero, SUMMED), row, col, HALF)
         is_sum = gl.arange(0, 8, gl.SliceLayout(0, SUMS))[None, :] + zero == 7
         stop = n
         while t < stop:
@@ -356,7 +384,7 @@ def wkv6_hopper_kernel(
             sums = warpgroup_mma_wait(0, deps=sums)
             if KEEP:
                 b_second = by_key(sums[2], is_sum)
-            b_total, b_after = by_key(sums[0], is_sum), sums[1]
+            b_total, b_after = total_of(sums[0], is_sum, HALF), sums[1]
             if gl.max(gl.where(b_total >= -FITS_TO_END, 0, 1), 0) != 0:  # NaN is not
                 stop = t
             else:
@@ -407,6 +435,8 @@ def wkv6_hopper_kernel(
                         s.more.store(rounded(b_middle))
                     b_s = update_state(b_s, k_split, v_factor, FIRST_HALF, FIRST_HALF)
                 b_o, b_s = warpgroup_mma_wait(0, deps=(b_o, b_s) + scores)[:2]
+                if not HALF:
+                    b_s *= gl.exp2(b_total)[:, None]
                 store_chunk(
                     o, o_rows, s_r.index(i), b_o, whole, n - t,
                     (start + skipped + t) * H * V + value_column, row, col,
@@ -425,5 +455,5 @@ def wkv6_hopper_kernel(
             )  # fmt: skip
 
     tma.store_wait(0)
-    is_last = i_g == gl.maximum(gl.cdiv(end - start, span) - 1, 0)
+    is_last = i_g == last_segment(end - start - skip, span, segments)
     gl.store(s1 + i_s + o_s, b_s, (row >= 0) & is_last)

@@ -33,6 +33,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     tma,
     warpgroup_mma_wait,
 )
+from triton.language.extra.cuda import gdc_wait
 
 from ....runtime.compile_triton import assembled
 from ....sequences.gluon_tiles import raw_decay
@@ -218,3 +219,4 @@ def wkv6_segment_states_kernel(
     gl.store(states + at * (K * V) + o_s, b_s)
     o_k = i_k * C + gl.arange(0, C, KEYS)
     gl.store(decays + at * K + o_k, b_past, o_k >= 0 if NV == 1 else (o_k >= 0) & (i_v == 0))
+    gdc_wait()  # for the launch before, which ran meanwhile: what follows this one needs both

@@ -437,6 +437,54 @@ def store_gradients(
 
 
 @gluon.jit
+def chunk_gradients(
+    b_ds, b_s, w_left, b_w, c, x, u, o_u, sums, scratch, place, zeros, whole, same, scale,
+    RAW: gl.constexpr, SCALED: gl.constexpr,
+):  # fmt: skip
+    """dS before a chunk, and dr, dk, dv and dw without what u gives them; dv is on its way.
+
+    b_ds: dS after it; b_s: S in registers, of float16 only; same: 0, as of `factors_of`.
+    """
+    HALF: gl.constexpr = len(x.do_v) == 2
+    do_by_v = transposed(rows_of(x.do_v, 0, T32))  # values × tokens
+    m_and_mw = exponents(w_left, weights_of(sums.middle, same), sums, same, zeros)
+    b_st = product(x.do_v, do_by_v, zeros)
+    if HALF:
+        store_split(x.s, b_s)
+        fence_async_shared()
+        barrier()  # S is stored
+    b_dr = product(x.s, do_by_v, zeros)
+    store_own(c, u, o_u, scratch, scale, SCALED)  # meanwhile
+    going_on: gl.constexpr = products(x.do_v, do_by_v) + products(x.s, do_by_v)
+    if HALF:
+        b_m = warpgroup_mma_wait(going_on, deps=m_and_mw + w_left)[0]
+        b_mw = -b_m - b_w
+    else:
+        b_m, b_mw = warpgroup_mma_wait(going_on, deps=m_and_mw + w_left)[:2]
+    early, late, fit = of_halves(b_m, b_mw, place)
+    fits = whole & fit
+    runs = same + gl.where(fits, 0, 1)
+    d = decays_of_halves(early, late)
+    b_st, b_dr = warpgroup_mma_wait(0, deps=(b_st, b_dr))
+    if fits:
+        b = one_run(
+            b_ds, b_s, b_dr, b_st, b_m, b_mw, d, c, x, sums, same, place, zeros, scale, SCALED
+        )  # fmt: skip
+    else:
+        b = two_runs(
+            b_ds, b_s, b_dr, b_st, d, c, x, sums, runs, place, zeros, scale, RAW, SCALED
+        )  # fmt: skip
+    b_dr, b_dk, b_dv, b_passed = inside_of_runs(b, x, sums, runs, place, zeros)
+    if not fits:
+        WEAK: gl.constexpr = LEAST_OF_FLOAT16 if HALF else LEAST
+        b_passed *= gl.exp2(gl.minimum((log_decays(c.w, RAW) - WEAK) * LOG2E, 0.0))
+    b_dw = b.dw + b_passed
+    if RAW:
+        b_dw *= log_decays(c.w, RAW)
+    return b.ds, b_dr, b_dk, b_dv, b_dw
+
+
+@gluon.jit
 def store_chunk(
     tiles, results, in_rows, whole, n, t, to_keys, to_values, key_column, value_column, H,
     K: gl.constexpr, V: gl.constexpr,
@@ -462,17 +510,17 @@ def store_chunk(
 
 @gluon.jit
 def last_ds(
-    ds1, local_ds, local_decay, i_state, i_segment, segment, segments, chunks, o_state, o_key,
-    SIZE: gl.constexpr, K: gl.constexpr,
+    ds1, local_ds, local_decay, i_state, i_segment, segment, segments, pieces, chunks, o_state,
+    o_key, SIZE: gl.constexpr, K: gl.constexpr,
 ):  # fmt: skip
-    """dS after a segment: that after all, and what the later segments make of it, from the last."""
+    """dS after a segment: that after all, and what the later pieces make of it, from the last."""
     b_ds = gl.full([C, C], 0.0, gl.float32, STATE)
     if ds1 is not None:
         b_ds += gl.load(ds1 + i_state * SIZE + o_state).to(gl.float32)
     if local_ds is not None:
-        i_later = gl.cdiv(chunks, segment) - 1
-        while i_later > i_segment:
-            part = i_state * segments + i_later
+        i_later = gl.cdiv(chunks, segment // pieces) - 1
+        while i_later >= (i_segment + 1) * pieces:
+            part = i_state * (segments * pieces) + i_later
             b_ds *= gl.exp2(gl.load(local_decay + part * K + o_key))[:, None]
             b_ds += gl.load(local_ds + part * SIZE + o_state)
             i_later -= 1
@@ -480,11 +528,11 @@ def last_ds(
 
 
 @assembled
-@gluon.jit(do_not_specialize=["T", "H", "scale", "segment", "segments", "tokens"])
+@gluon.jit(do_not_specialize=["T", "H", "scale", "segment", "segments", "pieces", "tokens"])
 def sweep_hopper_kernel(
     r, k, v, w, u, checkpoints, weights, do, ds1, local_ds, local_decay, cu_seqlens,
     dr, dk, dv, dw, dr_rows, dk_rows, dv_rows, dw_rows, du, ds0,
-    T, H, scale, segment, segments, tokens,
+    T, H, scale, segment, segments, pieces, tokens,
     K: gl.constexpr, V: gl.constexpr, RAW: gl.constexpr, SCALED: gl.constexpr,
     HALF: gl.constexpr,
 ):  # fmt: skip
@@ -494,8 +542,9 @@ def sweep_hopper_kernel(
     where there are several blocks.
 
     weights: `weights_and_masks`. ds1, local_ds, local_decay, cu_seqlens, segment, segments: as in
-    ../states.py. dr_rows, … are the results again, for a chunk that is not whole. du: of each
-    program, `[64]`. tokens: of all sequences together.
+    ../states.py; a segment is of several `pieces` in local_ds and local_decay. dr_rows, … are the
+    results again, for a chunk that is not whole. du: of each program, `[64]`. tokens: of all
+    sequences together.
     """
     NK: gl.constexpr = K // 64
     NV: gl.constexpr = V // 64
@@ -540,8 +589,8 @@ def sweep_hopper_kernel(
     o_state = o_key[:, None] * V + i_v * C + gl.arange(0, C, gl.SliceLayout(0, STATE))[None, :]
     i_state = (i_n * H + i_h).to(gl.int64)
     b_ds = last_ds(
-        ds1, local_ds, local_decay, i_state, i_segment, segment, segments, chunks, o_state, o_key,
-        K * V, K,
+        ds1, local_ds, local_decay, i_state, i_segment, segment, segments, pieces, chunks, o_state,
+        o_key, K * V, K,
     )  # fmt: skip
 
     j = 0
@@ -569,42 +618,10 @@ def sweep_hopper_kernel(
         fence_async_shared()
         barrier()  # all warps' tokens are cleared, and their do and v stored
 
-        do_by_v = transposed(rows_of(x.do_v, 0, T32))  # values × tokens
-        m_and_mw = exponents(w_left, weights_of(sums.middle, same), sums, same, zeros)
-        b_st = product(x.do_v, do_by_v, zeros)
-        if HALF:
-            store_split(x.s, b_s)
-            fence_async_shared()
-            barrier()  # S is stored
-        b_dr = product(x.s, do_by_v, zeros)
-        store_own(c, u, o_u, scratch, scale, SCALED)  # meanwhile
-        going_on: gl.constexpr = products(x.do_v, do_by_v) + products(x.s, do_by_v)
-        if HALF:
-            b_m = warpgroup_mma_wait(going_on, deps=m_and_mw + w_left)[0]
-            b_mw = -b_m - b_w
-        else:
-            b_m, b_mw = warpgroup_mma_wait(going_on, deps=m_and_mw + w_left)[:2]
-        early, late, fit = of_halves(b_m, b_mw, place)
-        fits = whole & fit
-        runs = same + gl.where(fits, 0, 1)
-        d = decays_of_halves(early, late)
-        b_st, b_dr = warpgroup_mma_wait(0, deps=(b_st, b_dr))
-        if fits:
-            b = one_run(
-                b_ds, b_s, b_dr, b_st, b_m, b_mw, d, c, x, sums, same, place, zeros, scale, SCALED
-            )  # fmt: skip
-        else:
-            b = two_runs(
-                b_ds, b_s, b_dr, b_st, d, c, x, sums, runs, place, zeros, scale, RAW, SCALED
-            )  # fmt: skip
-        b_ds = b.ds
-        b_dr, b_dk, b_dv, b_passed = inside_of_runs(b, x, sums, runs, place, zeros)
-        if not fits:
-            WEAK: gl.constexpr = LEAST_OF_FLOAT16 if HALF else LEAST
-            b_passed *= gl.exp2(gl.minimum((log_decays(c.w, RAW) - WEAK) * LOG2E, 0.0))
-        b_dw = b.dw + b_passed
-        if RAW:
-            b_dw *= log_decays(c.w, RAW)
+        b_ds, b_dr, b_dk, b_dv, b_dw = chunk_gradients(
+            b_ds, b_s, w_left, b_w, c, x, u, o_u, sums, scratch, place, zeros, whole, same, scale,
+            RAW, SCALED,
+        )  # fmt: skip
         tiles = results_of(c, x, NK * NV > 1)
         store_result(tiles.dw, b_dw)
         b_du = store_gradients(

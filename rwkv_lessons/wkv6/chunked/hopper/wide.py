@@ -25,9 +25,10 @@ designs that were weighed.
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier
+from triton.language.extra.cuda import gdc_launch_dependents
 
 from ....runtime.compile_triton import assembled
-from ....sequences.spans import first_span, program_place, sequence_bounds
+from ....sequences.spans import first_span, last_segment, program_place, sequence_bounds
 from .strong import MINUS_ZERO, ONE, weights_of_runs
 from .tiles import TILE, C, barrier, product_of
 from .wide_factors import make_factors
@@ -47,10 +48,10 @@ def barriers(count: gl.constexpr):
 
 
 @assembled
-@gluon.jit(do_not_specialize=["has_s0", "T", "H", "segments", "span", "scale"])
+@gluon.jit(do_not_specialize=["has_s0", "T", "H", "skip", "segments", "span", "pieces", "scale"])
 def wkv6_wide_kernel(
     r, k, v, w, u, s0, cu_seqlens, segment_states, segment_decays, o, o_rows, s1, checkpoints,
-    has_s0, T, H, segments, span, scale,
+    has_s0, T, H, skip, segments, span, pieces, scale,
     RAW: gl.constexpr, SCALED: gl.constexpr,
 ):  # fmt: skip
     """r, k, v, w and o are descriptors of [tokens, H·128], checkpoints of [states·128, 128].
@@ -58,9 +59,10 @@ def wkv6_wide_kernel(
     o_rows is o again, for a last chunk that is not whole. The rest is as in ../forward.py.
     """
     TILES: gl.constexpr = product_of(64)
+    gdc_launch_dependents()
     i_n, i_g, i_h, _ = program_place(gl.program_id(0), segments, H, N, N)
     start, end = sequence_bounds(cu_seqlens, i_n, T)
-    skipped = i_g.to(gl.int64) * span
+    skipped = skip + i_g.to(gl.int64) * span
     n = gl.minimum(end - start - skipped, span).to(gl.int32)
     first, column = (start + skipped).to(gl.int32), i_h * N
     s_w = gl.allocate_shared_memory(gl.bfloat16, [4, C, C], TILE)
@@ -105,8 +107,9 @@ def wkv6_wide_kernel(
     s_u.index(1).store(gl.load(u + column + C + key).to(gl.float32))
     fence_async_shared()
     barrier()
-    before = s0, has_s0, segment_states, segment_decays, i_n, i_g, i_h, segments, H
-    is_last = i_g == gl.maximum(gl.cdiv(end - start, span) - 1, 0)
+    most = (segments - 1) * pieces
+    before = s0, has_s0, segment_states, segment_decays, i_n, i_g * pieces, i_h, most, H
+    is_last = i_g == last_segment(end - start - skip, span, segments)
     tensors, place = (inputs, v, o, o_rows, s1), (is_last, n, first, H)
     to_apply = tensors, tiles, keys_loaded, values_loaded, ready, applied, before, states, place
     to_make = tiles, s_weights, s_u, keys_loaded, ready, n, scale

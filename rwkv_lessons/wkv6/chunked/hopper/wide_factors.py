@@ -1,9 +1,9 @@
 """Four warps that make the factors of a chunk: what it reads of the state, and adds to it.
 
-A mild chunk is one run, with r and k decayed from and to its end, as in forward.py. One with strong
-decays is four runs of 16 tokens, as in strong.py: r from the start of its run, k to the end of it,
-and scores within runs, from r and k decayed from and to the middle of their run. Keys come in two
-halves; which kind a chunk is depends on both.
+A mild chunk is one run, with r and k decayed from and to where half of its decays are past, as in
+forward.py. One with strong decays is four runs of 16 tokens, as in strong.py: r from the start of
+its run, k to the end of it, and scores within runs, from r and k decayed from and to the middle of
+their run. Keys come in two halves; which kind a chunk is depends on both.
 
 h_ is in registers as it came. w, near_w, r, k and near_k are factors, of one piece or two.
 """
@@ -62,10 +62,13 @@ def near_decays(w):
 
 
 @gluon.jit
-def store_decay(s_x, b_sums, zero, SIGN: gl.constexpr = 1.0):
-    """The first of eight columns of sums of log decays, as a decay; or, with SIGN -1, inverse."""
+def store_decay(
+    s_x, b_sums, zero, SHARE: gl.constexpr = 1.0, LOG2: gl.constexpr = False
+):  # fmt: skip
+    """A share of the first of eight columns of sums of log decays, as a decay or its log2."""
     is_sum = gl.arange(0, 8, gl.SliceLayout(0, SUMS))[None, :] + zero == 0
-    s_x.store(gl.exp2(gl.sum(gl.where(is_sum, b_sums, 0.0), 1) * (SIGN * LOG2E)))
+    b_log = gl.sum(gl.where(is_sum, b_sums, 0.0), 1) * (SHARE * LOG2E)
+    s_x.store(b_log if LOG2 else gl.exp2(b_log))
 
 
 @gluon.jit
@@ -102,9 +105,12 @@ def load_k(s_k, rest, row):
 
 
 @gluon.jit
-def make_mild(s_w, b_after, scale, s_r, s_k, rest, row):
-    """r and k of a chunk that is one run, to shared memory; r, as a left factor, too."""
-    b_after *= LOG2E
+def make_mild(s_w, b_after, s_half, scale, s_r, s_k, rest, row):
+    """r and k of a chunk that is one run, to shared memory; r, as a left factor, too.
+
+    s_half: log2 of half of the chunk's decays.
+    """
+    b_after = b_after * LOG2E - s_half.load(gl.SliceLayout(0, TILES))[None, :]
     w = load(s_w, TILES)
     store(s_k, split(widened(load_k(s_k.high, rest, row)) * gl.exp2(b_after)))
     h_r = s_r.high.load(TILES)
@@ -218,18 +224,24 @@ def make_factors(arguments, RAW: gl.constexpr, SCALED: gl.constexpr, KEEP: gl.co
         sums_1 = chunk_sums(log_1, s_earlier, s_near)
         sums = warpgroup_mma_wait(0, deps=sums_0 + sums_1)
         after_0, early_0, late_0, after_1, early_1, late_1 = sums
-        store_decay(decays_of(s_decay, i, 4, 0), early_0 + late_0, zero)
-        store_decay(decays_of(s_decay, i, 4, 1), early_1 + late_1, zero)
+        store_decay(decays_of(s_decay, i, 4, 0), early_0 + late_0, zero, SHARE=0.5)
+        store_decay(decays_of(s_decay, i, 4, 1), early_1 + late_1, zero, SHARE=0.5)
+        store_decay(decays_of(s_decay, i, 5, 0), early_0 + late_0, zero, SHARE=0.5, LOG2=True)
+        store_decay(decays_of(s_decay, i, 5, 1), early_1 + late_1, zero, SHARE=0.5, LOG2=True)
         if KEEP:
-            store_decay(decays_of(s_decay, i, 5, 0), late_0, zero, SIGN=-1.0)
-            store_decay(decays_of(s_decay, i, 5, 1), late_1, zero, SIGN=-1.0)
+            store_decay(decays_of(s_decay, i, 6, 0), early_0 - late_0, zero, SHARE=0.5)
+            store_decay(decays_of(s_decay, i, 6, 1), early_1 - late_1, zero, SHARE=0.5)
         barrier()  # all warps' decays are stored, and their products have read the tiles of w
         if is_mild(s_decay, i):
-            left_0 = make_mild(log_0, after_0, scale, r_0, k_0, rest, row)
+            left_0 = make_mild(
+                log_0, after_0, decays_of(s_decay, i, 5, 0), scale, r_0, k_0, rest, row
+            )
             fence_async_shared()
             barrier()  # all warps' parts of k are stored
             b_a = product(left_0, transposed(k_0), zeros)
-            left_1 = make_mild(log_1, after_1, scale, r_1, k_1, rest, row)
+            left_1 = make_mild(
+                log_1, after_1, decays_of(s_decay, i, 5, 1), scale, r_1, k_1, rest, row
+            )
             fence_async_shared()
             barrier()
             b_a = plus_product(b_a, left_1, transposed(k_1))

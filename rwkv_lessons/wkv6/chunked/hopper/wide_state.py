@@ -35,15 +35,15 @@ def state_offsets(zero, g: gl.constexpr, h: gl.constexpr):
 
 @gluon.jit
 def first_state(before, g: gl.constexpr, h: gl.constexpr):
-    """Sᵀ before a segment, of 64 keys: s0, and what the segments before make of it."""
-    s0, has_s0, segment_states, segment_decays, i_n, i_g, i_h, segments, H = before
+    """Sᵀ before a segment, of 64 keys: s0, and what the pieces before it make of it."""
+    s0, has_s0, segment_states, segment_decays, i_n, pieces, i_h, most, H = before
     offsets = state_offsets(0, g, h)
     key = C * g + gl.arange(0, C, gl.SliceLayout(0, TILES))
     b_s = gl.load(s0 + (i_n * H + i_h) * N * N + offsets, (offsets >= 0) & (has_s0 != 0), 0.0)
     b_s = b_s.to(gl.float32)
     if segment_states is not None:
-        for i in range(0, i_g):
-            part = (i_n * (segments - 1) + i) * H + i_h
+        for i in range(0, pieces):
+            part = (i_n * most + i) * H + i_h
             b_decay = gl.exp2(gl.load(segment_decays + part * N + key))
             b_s = b_s * b_decay[None, :] + gl.load(segment_states + part * N * N + offsets)
     return b_s
@@ -90,7 +90,7 @@ def store_rows(o_rows, s_o, at, rest, H):
 
 @gluon.jit
 def apply_mild(b_s0, b_s1, tiles, i, h: gl.constexpr):
-    """A chunk that is one run: the state before it, decayed to its end, is what all tokens read."""
+    """A chunk that is one run: what all tokens read is the state to which half of it decayed."""
     s_o, s_decay = tiles[3].index(2 * i + h), tiles[6]
     b_s0, b_s1 = decayed(b_s0, s_decay, i, 4, 0), decayed(b_s1, s_decay, i, 4, 1)
     zeros = gl.full([C, C], 0.0, gl.float32, TILES)
@@ -100,7 +100,8 @@ def apply_mild(b_s0, b_s1, tiles, i, h: gl.constexpr):
     b_s0, b_s1, b_o = add_run(b_s0, b_s1, b_o, v, tiles, i, 0, C)
     b_o = warpgroup_mma_wait(4, deps=(b_o,))
     s_o.permute((1, 0)).store(rounded(b_o))
-    return warpgroup_mma_wait(0, deps=(b_s0, b_s1) + v)[:2]
+    b_s0, b_s1 = warpgroup_mma_wait(0, deps=(b_s0, b_s1) + v)[:2]
+    return b_s0, b_s1
 
 
 @gluon.jit
@@ -145,12 +146,13 @@ def keep_mild(b_s0, b_s1, tiles, i, states, t, rest, H, i_h, h: gl.constexpr):
     b_o = plus_product(b_o, late, Rounded(s_scores.slice(HALF, HALF, 1).permute((1, 0))))
     b_s0, b_s1, b_o = warpgroup_mma_wait(0, deps=(b_s0, b_s1, b_o) + early + late)[:3]
     s_o.permute((1, 0)).store(rounded(b_o))
-    b_0 = rounded(decayed(b_s0, s_decay, i, 5, 0))
-    b_1 = rounded(decayed(b_s1, s_decay, i, 5, 1))
+    b_0 = rounded(decayed(b_s0, s_decay, i, 6, 0))
+    b_1 = rounded(decayed(b_s1, s_decay, i, 6, 1))
     b_s0 = plus_product(b_s0, late, rows_of(k_0, HALF, HALF), SMALL_FIRST=False)
     b_s1 = plus_product(b_s1, late, rows_of(k_1, HALF, HALF), SMALL_FIRST=False)
     keep(states, b_0, b_1, t + HALF, H, i_h, HALF < rest, h)
-    return warpgroup_mma_wait(0, deps=(b_s0, b_s1) + late)[:2]
+    b_s0, b_s1 = warpgroup_mma_wait(0, deps=(b_s0, b_s1) + late)[:2]
+    return b_s0, b_s1
 
 
 @gluon.jit
@@ -201,6 +203,8 @@ def apply_factors(arguments, h: gl.constexpr):
                 if KEEP and run == 2:
                     keep(states, rounded(b_s0), rounded(b_s1), t + HALF, H, i_h, HALF < rest, h)
                 b_s0, b_s1 = apply_strong(b_s0, b_s1, tiles, i, run, h)
+        if is_mild(tiles[6], i):  # the other half; with what is above, registers would not do
+            b_s0, b_s1 = decayed(b_s0, tiles[6], i, 4, 0), decayed(b_s1, tiles[6], i, 4, 1)
         fence_async_shared()
         barrier()  # o is stored, and all warps' products have read the tiles of this stage
         mbarrier.arrive(applied.index(i), count=1)

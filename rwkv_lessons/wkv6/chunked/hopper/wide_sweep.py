@@ -14,16 +14,13 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     fence_async_shared,
     mbarrier,
     tma,
-    warpgroup_mma_wait,
 )
 
 from ....runtime.compile_triton import assembled
 from ....sequences.spans import first_span, sequence_bounds
-from ..tiles import LOG2E
-from .factors import Rounded, Split, as_left, product, products, rows_of, transposed
+from .factors import Rounded, Split, as_left
 from .runs import (
     KEYS,
-    LEAST,
     PAIRS,
     STATE,
     T32,
@@ -32,28 +29,20 @@ from .runs import (
     Sums,
     Tokens,
     decays,
-    exponents,
-    inside_of_runs,
-    log_decays,
-    one_run,
-    two_runs,
-    weights_of,
 )
 from .sweep import (
     PLAIN,
     ROWS,
     TOKENS,
     Scratch,
+    chunk_gradients,
     clear_chunk_after,
-    decays_of_halves,
     factors_of,
     last_ds,
     load_chunk,
     load_sums,
-    of_halves,
     results_of,
     store_gradients,
-    store_own,
     store_result,
     tiles_of,
     wait_for_chunk,
@@ -101,7 +90,7 @@ def sweep_values(arguments, RAW: gl.constexpr, SCALED: gl.constexpr, i_v: gl.con
         arguments
     )
     r, k, v, w, u, checkpoints, do, du, ds0 = tensors
-    ds1, local_ds, local_decay, i_segment, segment, segments = after
+    ds1, local_ds, local_decay, i_segment, segment, segments, pieces = after
     dr, dk, dw, dv = results
     dr_rows, dk_rows, dw_rows, dv_rows = rows
     s_w, s_r, s_k, s_do_v, s_s = tiles
@@ -137,8 +126,8 @@ def sweep_values(arguments, RAW: gl.constexpr, SCALED: gl.constexpr, i_v: gl.con
     o_state = o_key[:, None] * N + i_v * C + gl.arange(0, C, gl.SliceLayout(0, STATE))[None, :]
     i_state = (i_n * H + i_h).to(gl.int64)
     b_ds = last_ds(
-        ds1, local_ds, local_decay, i_state, i_segment, segment, segments, chunks, o_state, o_key,
-        N * N, N,
+        ds1, local_ds, local_decay, i_state, i_segment, segment, segments, pieces, chunks, o_state,
+        o_key, N * N, N,
     )  # fmt: skip
 
     j = 0
@@ -161,33 +150,10 @@ def sweep_values(arguments, RAW: gl.constexpr, SCALED: gl.constexpr, i_v: gl.con
         w_left = as_left(w_pieces)
         fence_async_shared()
         barrier()  # all warps' tokens are cleared
-        do_by_v = transposed(rows_of(x.do_v, 0, T32))  # values × tokens
-        m_and_mw = exponents(w_left, weights_of(sums.middle, one), sums, one, zeros)
-        b_st = product(x.do_v, do_by_v, zeros)
-        b_dr = product(x.s, do_by_v, zeros)
-        store_own(c, u, o_u, scratch, scale, SCALED)  # meanwhile
-        going_on: gl.constexpr = products(x.do_v, do_by_v) + products(x.s, do_by_v)
-        b_m, b_mw = warpgroup_mma_wait(going_on, deps=m_and_mw + w_left)[:2]
-        early, late, fit = of_halves(b_m, b_mw, place)
-        fits = whole & fit
-        runs = one + gl.where(fits, 0, 1)
-        d = decays_of_halves(early, late)
-        b_st, b_dr = warpgroup_mma_wait(0, deps=(b_st, b_dr))
-        if fits:
-            b = one_run(
-                b_ds, None, b_dr, b_st, b_m, b_mw, d, c, x, sums, one, place, zeros, scale, SCALED
-            )  # fmt: skip
-        else:
-            b = two_runs(
-                b_ds, None, b_dr, b_st, d, c, x, sums, runs, place, zeros, scale, RAW, SCALED
-            )  # fmt: skip
-        b_ds = b.ds
-        b_dr, b_dk, b_dv, b_passed = inside_of_runs(b, x, sums, runs, place, zeros)
-        if not fits:
-            b_passed *= gl.exp2(gl.minimum((log_decays(c.w, RAW) - LEAST) * LOG2E, 0.0))
-        b_dw = b.dw + b_passed
-        if RAW:
-            b_dw *= log_decays(c.w, RAW)
+        b_ds, b_dr, b_dk, b_dv, b_dw = chunk_gradients(
+            b_ds, None, w_left, None, c, x, u, o_u, sums, scratch, place, zeros, whole, one, scale,
+            RAW, SCALED,
+        )  # fmt: skip
         parts, others = results_of(c, x, True), results_of(c, other, True)
         store_result(parts.dw, b_dw)
         b_du = store_gradients(
@@ -227,11 +193,11 @@ def sweep_values(arguments, RAW: gl.constexpr, SCALED: gl.constexpr, i_v: gl.con
 
 
 @assembled
-@gluon.jit(do_not_specialize=["T", "H", "scale", "segment", "segments", "tokens"])
+@gluon.jit(do_not_specialize=["T", "H", "scale", "segment", "segments", "pieces", "tokens"])
 def wkv6_wide_sweep_kernel(
     r, k, v, w, u, checkpoints, weights, do, ds1, local_ds, local_decay, cu_seqlens,
     dr, dk, dv, dw, dr_rows, dk_rows, dv_rows, dw_rows, du, ds0,
-    T, H, scale, segment, segments, tokens,
+    T, H, scale, segment, segments, pieces, tokens,
     RAW: gl.constexpr, SCALED: gl.constexpr,
 ):  # fmt: skip
     """As in sweep.py, but dr, dk and dw have no parts; their copies are of half of a chunk."""
@@ -271,7 +237,7 @@ def wkv6_wide_sweep_kernel(
         (self_0, self_1),
     )  # fmt: skip
     tensors = r, k, v, w, u, checkpoints, do, du, ds0
-    after = ds1, local_ds, local_decay, i_segment, segment, segments
+    after = ds1, local_ds, local_decay, i_segment, segment, segments, pieces
     results, rows = (dr, dk, dw, dv), (dr_rows, dk_rows, dw_rows, dv_rows)
     weights = sums.before, sums.middle, sums.later[0], sums.masks[0], sums.masks_at
     place, numbers = (i_n, i_h, i_k, start, length, slot, chunks), (H, scale, tokens)

@@ -9,8 +9,9 @@ from ..tiles import FITS_TO_END
 from .tiles import C
 
 N = gl.constexpr(128)  # keys, and values
-# Across each of four runs, across the chunk, and the inverse of that across its second half.
-DECAYS = gl.constexpr(6)
+# Across each of four runs; half of them across the chunk, and their log2; half of what is across
+# its first half and not across its second half.
+DECAYS = gl.constexpr(7)
 FITS = gl.constexpr(2.0**-FITS_TO_END.value)
 FLAT = gl.constexpr(gl.SwizzledSharedLayout(1, 1, 1, [0]))
 IN_A_WARP = gl.constexpr(gl.BlockedLayout([4], [32], [4], [0]))  # 128 numbers, in each warp
@@ -45,7 +46,7 @@ def load_values(v, s_v, loaded, i, row, column, h: gl.constexpr, pred):
 
 @gluon.jit
 def decays_of(s_decay, i, run, half: gl.constexpr):
-    """Those of 64 keys, in a stage: across one of four runs of the chunk, or 4 or 5 (`DECAYS`)."""
+    """Those of 64 keys, in a stage: across one of four runs of the chunk, or 4 to 6 (`DECAYS`)."""
     return s_decay.index((DECAYS * i + run) * 2 + half)
 
 
