@@ -56,7 +56,8 @@ WKV_SHAPES = {
     # On Hopper, 16 bits and heads of multiples of 64 have kernels of their own: "small" has them.
     # In these shapes programs fill all SMs; there was a fault that no smaller shape had shown.
     "many chunks": (8, 2048, 64, 64, 64),
-    "many segments": (1, 32768, 32, 64, 64),
+    "many segments": (1, 32768, 64, 64, 64),  # whose states come in pieces
+    "two segments": (1, 22016, 96, 64, 64),  # and the first tokens are swept meanwhile
     "whole heads": (8, 512, 64, 128, 128),  # of bfloat16, whose programs take all keys of a head
     "many blocks": (8, 512, 64, 192, 128),  # of 64 keys and values, of which results are sums
 }

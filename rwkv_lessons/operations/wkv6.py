@@ -122,6 +122,13 @@ CHECKS = Checks(
             ("chunked",), ("bfloat16",), ("many segments",), ("all but packed",), needs=HOPPER
         ),
         Combinations(("chunked",), ("float16",), ("many segments",), ("plain",), needs=HOPPER),
+        Combinations(
+            ("chunked",),
+            ("bfloat16",),
+            ("two segments",),
+            ("plain", "all but packed"),
+            needs=HOPPER,
+        ),
         Combinations(("chunked",), ("bfloat16",), ("many blocks",), ("all",), needs=HOPPER),
         Combinations(("chunked",), ("bfloat16",), ("whole heads",), BUT_SCALE, needs=HOPPER),
         Combinations(("wkv6",), ALL_DTYPES, ("many heads",), FEW),

@@ -66,8 +66,12 @@ def chunked_calls(gpu, name, N, dtype):
             o, s1, checkpoints = chunked.forward(*x, None, None, 1.0, False, True)
             chunked_backward.gradients(*x, None, None, checkpoints, o, None, 1.0, False)
 
+        def long():
+            chunked.run_forward(*time_mixing(2, 16384, 64, N, dtype), None, None, 1.0, False)
+
         if gpu.is_hopper and dtype != torch.float32:
             yield f"wkv6 chunked {name} segments training", few
+            yield f"wkv6 chunked {name} long", long
 
 
 def recurrent_calls(name, N, dtype):

@@ -253,9 +253,9 @@ def test_few_heads_are_cut_into_segments_and_many_are_not():
 
 
 def test_long_sequences_are_cut_so_that_segments_fill_a_gpu_once():
-    assert segments.cut_on_hopper(64, 8192, H200.sms, True) == (0, 8, 1024, 1)
-    assert segments.cut_on_hopper(64, 32768, H200.sms, False) == (0, 4, 8192, 2)
-    assert segments.cut_on_hopper(128, 16384, H200.sms, False) == (0, 2, 8192, 1)
+    assert segments.cut_on_hopper(64, 16384, H200.sms, True) == (0, 8, 2048, 1)
+    assert segments.cut_on_hopper(64, 32768, H200.sms, True) == (0, 4, 8192, 2)
+    assert segments.cut_on_hopper(64, 32768, H200.sms, False) == (0, 8, 4096, 1)
     for T in (16384, 16385, 20000, 32767):
         skip, n, span, pieces = segments.cut_on_hopper(128, T, H200.sms, True)
         piece = span // pieces

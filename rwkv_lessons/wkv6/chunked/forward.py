@@ -204,8 +204,8 @@ def run_forward(
     skip, pieces = 0, 1
     if on_hopper and segment_maps is None:
         blocks = programs if whole else programs * NK
-        ahead = not packed and K == V == 64
-        skip, segments, span, pieces = cut_on_hopper(blocks, T, gpu.sms, ahead)
+        measured = K == V == 64 and not half and not packed
+        skip, segments, span, pieces = cut_on_hopper(blocks, T, gpu.sms, measured)
     all_programs, groups = programs * segments, -(-span // GROUP)
     keep, scaled = checkpoints is not None, scale != 1
     kind = ("forward", device, r.dtype, w.dtype, u.dtype, sizes, segments > 1, raw_decay)

@@ -17,7 +17,7 @@ from .tiles import log2_decays, log_decay, product
 
 MIN_TOKENS_PER_SEGMENT = 512  # a shorter segment does not pay for the second launch
 MAX_SEGMENTS = 16  # the program of the last one reads the states of all others
-MANY_TOKENS = 16384  # for `cut_on_hopper`
+MANY_TOKENS = 2**21  # of all heads together
 
 
 def segments_for(programs, T, sms, on_hopper=False):
@@ -52,15 +52,16 @@ class Cut(NamedTuple):
     pieces: int
 
 
-def cut_on_hopper(programs, T, sms, ahead):
+def cut_on_hopper(programs, T, sms, measured):
     """The `Cut` of sequences of T tokens.
 
-    ahead: whether tokens may be skipped. With many tokens, segments that fill the GPU once are
-    faster, if their states come in pieces; of two segments, if the first tokens are swept ahead
-    (measured on an H200).
+    With many tokens, segments that fill the GPU once are faster, if their states come in pieces; of
+    two segments, if the first tokens are swept ahead.
+
+    measured: whether that was: on an H200, for heads of 64 in bfloat16, not packed.
     """
     fitting = 2 * sms // programs
-    if T < MANY_TOKENS or not (fitting == 4 or fitting == 2 and ahead):
+    if not measured or T * programs < MANY_TOKENS or fitting not in (2, 4):
         return Cut(0, *segments_for(programs, T, sms, on_hopper=True), 1)
     skipped = int(fitting == 2)  # pieces
     piece = triton.cdiv(triton.cdiv(T, skipped + 2 * fitting), 64) * 64
