@@ -161,18 +161,34 @@ MISTAKES = {
     "factors without a fence": ("decay_tile", "visible()", "barrier()", "no fence came after"),
     "states not waited for": (
         "wkv7_tile_gradients_kernel",
-        "mbarrier.wait(loaded.index(n), 0)",
-        "mbarrier.wait(loaded.index(n % 8), 0)",
+        "for n in gl.static_range(1, 9):\n            mbarrier.wait(",
+        "for n in gl.static_range(1, 8):\n            mbarrier.wait(",
         "before the wait",
     ),
-    "dR̃ too early": (
-        "read_gradients",
-        "warpgroup_mma_wait(0, deps=(b_v, b_z, dx))",
-        "warpgroup_mma_wait(1, deps=(b_v, b_z, dx))",
+    "T too early": (
+        "solve",
+        "warpgroup_mma_wait(2, deps=(b_t,))",
+        "warpgroup_mma_wait(3, deps=(b_t,))",
         "before the wait",
     ),
-    "a factor not kept": ("written", "deps=(b_sum, m))[0]", "deps=(b_sum,))", "not kept"),
-    "dv overwritten": ("gradients_of_tile", "tma.store_wait(1)", "pass", "while it is read"),
+    "z too early": (
+        "solve",
+        "warpgroup_mma_wait(2, deps=(b_z, b_dy))",
+        "warpgroup_mma_wait(3, deps=(b_z, b_dy))",
+        "before the wait",
+    ),
+    "a factor not kept": (
+        "gradients_of_tile",
+        "deps=(b_dr, do, left_v, left_z))[0]",
+        "deps=(b_dr, do, left_v))[0]",
+        "not kept",
+    ),
+    "dv overwritten": (
+        "gradients_of_tile",
+        "tma.store_wait(0)  # dv",
+        "pass  # dv",
+        "while it is read",
+    ),
 }
 
 

@@ -211,11 +211,17 @@ def ptx_float(x):
     return x.to(torch.int16).view(torch.float16).float().view(torch.int32).long() & 0xFFFFFFFF
 
 
+def signed(x):
+    """A register as an integer that may be negative."""
+    return torch.as_tensor(x).int().long()
+
+
 PTX = {
     "mov.b32": lambda x: x,
     "and.b32": lambda x, y: x & y,
     "xor.b32": torch.bitwise_xor,
     "or.b32": lambda x, y: x | y,
+    "shr.u32": lambda x, n: torch.where(n < 32, x >> n.clamp(max=31), 0),
     "shl.b32": lambda x, n: x << n & 0xFFFFFFFF,
     "shr.b32": lambda x, n: x >> n,
     "cvt.u16.u32": lambda x: x & 65535,
@@ -223,6 +229,8 @@ PTX = {
     "cvt.rn.f16x2.e4m3x2": ptx_halves,
     "cvt.rn.bf16x2.f32": lambda high, low: ptx_bfloat16(high) << 16 | ptx_bfloat16(low),
     "max.NaN.bf16x2": ptx_max,
+    "add.s32": lambda x, y: x + y & 0xFFFFFFFF,
+    "max.s32": lambda x, y: torch.maximum(signed(x), signed(y)) & 0xFFFFFFFF,
     "sub.f32": ptx_difference,
     "prmt.b32": ptx_permuted,
 }

@@ -36,27 +36,32 @@ from ....runtime.compile_triton import assembled
 from ....runtime.launch_tiles import launch_tiles
 from ....sequences.spans import bounds_of_span, span_bounds
 from ...decays import FORMS, OF_CLAMP, RAW
-from .forward import aligned, tiles_of
-from .layouts import FLAT, LOG2E, STATE, TILE, N, barrier, rounded, widened
+from .forward import tiles_of
+from .layouts import FLAT, LEFT, LOG2E, STATE, TILE, C, N, barrier, rounded, widened
 from .loads import BYTES
 from .maps import FITS, clear_tail
 from .products import (
     ROWS,
     as_rows,
-    between_chunks,
     chunks_of,
+    copy_tile,
+    earlier,
     flipped,
     gradient_of_w,
     in_two,
     indices,
-    inverses,
+    inverse_of_chunks,
+    later,
     log_decays,
     lower,
+    on_diagonal,
+    one_barrier,
     plus_in_chunks,
     store_log_decays,
-    store_tile,
+    sums_and_total,
     sums_of_decays,
     times,
+    times_rows,
     upper,
     visible,
     zero_of,
@@ -84,51 +89,53 @@ def wkv7_tile_gradients_kernel(
     whether its decays are too strong; int8.
     """
     program = gl.program_id(0)
-    i, i_h = (program // H).to(gl.int64), program % H
-    start, end = bounds_of_span(bounds, i, T, N)
-    left = (end - start).to(gl.int32)
-    s_r = gl.allocate_shared_memory(gl.bfloat16, [N, N], TILE)
+    start, end = bounds_of_span(bounds, program // H, T, N)
+    left, i_h = (end - start).to(gl.int32), program % H
     s_w = gl.allocate_shared_memory(gl.bfloat16, [N, N], TILE)
+    s_r = gl.allocate_shared_memory(gl.bfloat16, [N, N], TILE)
     s_k = gl.allocate_shared_memory(gl.bfloat16, [N, N], TILE)
-    s_v = gl.allocate_shared_memory(gl.bfloat16, [N, N], TILE)
     s_a = gl.allocate_shared_memory(gl.bfloat16, [N, N], TILE)
     s_b = gl.allocate_shared_memory(gl.bfloat16, [N, N], TILE)
+    s_v = gl.allocate_shared_memory(gl.bfloat16, [N, N], TILE)
     s_do = gl.allocate_shared_memory(gl.bfloat16, [N, N], TILE)
     s_s = gl.allocate_shared_memory(gl.bfloat16, [N, N], TILE)
     s_ds = gl.allocate_shared_memory(gl.bfloat16, [N, N], TILE)
-    loaded = gl.allocate_shared_memory(gl.int64, [9, 1], mbarrier.MBarrierLayout())
-    for n in gl.static_range(9):
-        mbarrier.init(loaded.index(n), count=1)
+    loaded = (
+        one_barrier(), one_barrier(), one_barrier(), one_barrier(), one_barrier(),
+        one_barrier(), one_barrier(), one_barrier(), one_barrier(),
+    )  # fmt: skip
     fence_async_shared()
     barrier()  # the barriers are there
     if left > 0:
         row, column = start.to(gl.int32), i_h * N
-        inputs, tiles = (w, r, k, a, b, v, do), (s_w, s_r, s_k, s_a, s_b, s_v, s_do)
+        inputs, tiles = (w, a, b, k, r, v, do), (s_w, s_a, s_b, s_k, s_r, s_v, s_do)
         for n in gl.static_range(9):
-            mbarrier.expect(loaded.index(n), BYTES)
+            mbarrier.expect(loaded[n], BYTES)
         for n in gl.static_range(7):
-            tma.async_copy_global_to_shared(inputs[n], [row, column], loaded.index(n), tiles[n])
-        tma.async_copy_global_to_shared(d_states, [program * N, 0], loaded.index(7), s_ds)
-        tma.async_copy_global_to_shared(states, [program * N, 0], loaded.index(8), s_s)
-        for n in gl.static_range(9):
-            mbarrier.wait(loaded.index(n), 0)
-        for n in gl.static_range(9):
-            mbarrier.invalidate(loaded.index(n))
+            tma.async_copy_global_to_shared(inputs[n], [row, column], loaded[n], tiles[n])
+        tma.async_copy_global_to_shared(d_states, [program * N, 0], loaded[7], s_ds)
+        tma.async_copy_global_to_shared(states, [program * N, 0], loaded[8], s_s)
+        mbarrier.wait(loaded[0], 0)
         if left < N:
+            for n in gl.static_range(1, 9):
+                mbarrier.wait(loaded[n], 0)
             clear(s_r, s_w, s_k, s_v, s_a, s_b, s_do, left, FORM.DECAY)
         store_log_decays(s_w, FORM.DECAY)
-        b_w = log_decays(s_w, FORM.DECAY)
-        b_total = gl.sum(b_w, 0) * LOG2E
+        b_before, b_total = sums_and_total(s_w, zero_of(row, 0), FORM.DECAY)
         mild = True
         if FORM.DECAY != OF_CLAMP:
             fits = gl.where(b_total >= -FITS * LOG2E, 0, 1)  # NaN does not
-            mild = gl.max(fits, 0) == 0
+            mild = gl.max(gl.max(gl.max(fits, 2), 1), 0) == 0
             gl.store(strong + program, gl.where(mild, 0, 1).to(gl.int8))
+        for n in gl.static_range(1, 9):
+            mbarrier.wait(loaded[n], 0)
+        for n in gl.static_range(9):
+            mbarrier.invalidate(loaded[n])
         if mild:
             place = row, column, start * (H * N) + column, H * N, left
             gradients_of_tile(
                 s_r, s_w, s_k, s_v, s_a, s_b, s_do, s_s, s_ds,
-                b_total, dr, dw, dk, dv, da, db,
+                b_before, b_total, dr, dw, dk, dv, da, db,
                 dr_rows, dw_rows, dk_rows, dv_rows, da_rows, db_rows, place, scale, FORM,
             )  # fmt: skip
     elif FORM.DECAY != OF_CLAMP:
@@ -157,132 +164,119 @@ def scaled(b_x, scale, FORM: gl.constexpr):
 
 
 @gluon.jit
-def decay_tile(s_r, s_w, s_k, s_a, s_b, s_s, s_ds, b_total, scale, zero, FORM: gl.constexpr):
+def decay_tile(
+    s_r, s_w, s_k, s_a, s_b, s_s, s_ds, b_before, b_total, scale, FORM: gl.constexpr
+):  # fmt: skip
     """Ã, R̃, B̃ and K̃ take the places of a, r, b and k, and dS̃ that of dS.
 
-    Returns the sum over values of S ⊙ dS̃, and Ã as a left factor.
+    Returns S ⊙ dS̃, and Ã as a left factor.
     """
-    ds = rounded(widened(s_ds.load(STATE)) * gl.exp2(b_total)[None, :])
-    b_across = gl.sum(widened(s_s.load(STATE)) * widened(ds), 0)
-    s_ds.store(ds)
-    b_before = sums_of_decays(s_w, zero, FORM.DECAY)
-    b_after = b_before + log_decays(s_w, FORM.DECAY) * LOG2E
     a = rounded(widened(s_a.load(STATE)) * gl.exp2(b_before))
     s_a.store(a)
-    s_r.store(rounded(widened(s_r.load(STATE)) * scaled(gl.exp2(b_after), scale, FORM)))
+    b_after = b_before + log_decays(s_w, FORM.DECAY) * LOG2E
     b_grow = gl.exp2(-b_after)
     s_b.store(rounded(widened(s_b.load(STATE)) * b_grow))
     s_k.store(rounded(widened(s_k.load(STATE)) * b_grow))
+    s_r.store(rounded(widened(s_r.load(STATE)) * scaled(gl.exp2(b_after), scale, FORM)))
+    ds = rounded(times_rows(widened(s_ds.load(STATE)), gl.exp2(b_total)))
+    s_ds.store(ds)
+    b_across = widened(s_s.load(STATE)) * widened(ds)
     visible()
     return b_across, as_rows(a)
 
 
 @gluon.jit
-def written(s_x, s_r, s_do, s_ds, zero):
-    """What o and the next state say to what is written with b or k: B̃ dS̃ + A_rbᵀ do."""
-    x, zeros = s_x.load(ROWS), gl.zeros([N, N], gl.float32, STATE)
-    b_m, b_sum = times(x, flipped(s_r), zeros), times(x, flipped(s_ds), zeros)
-    b_m, b_sum = warpgroup_mma_wait(0, deps=(b_m, b_sum, x))[:2]
-    m = as_rows(upper(b_m, zero))
-    b_sum = times(m, s_do, b_sum)
-    return warpgroup_mma_wait(0, deps=(b_sum, m))[0]
-
-
-@gluon.jit
-def solve(a, s_r, s_k, s_v, s_a, s_b, s_do, s_s, s_ds, s_z, s_dy, s_t, s_x, s_ak, row):
-    """z and dy, to shared memory, and dv. a: Ã as a left factor. s_t, s_x, s_ak: to work in."""
+def first_products(a, b_across, s_k, s_a, s_b, s_s):
+    """Ã B̃ᵀ, Ã K̃ᵀ, Ã S; T - I of each chunk; sums over values of S ⊙ dS̃."""
     zeros = gl.zeros([N, N], gl.float32, STATE)
     b_ab, b_ak = times(a, flipped(s_b), zeros), times(a, flipped(s_k), zeros)
     b_y = times(a, flipped(s_s), zeros)
+    b_t = inverse_of_chunks(s_a, s_b)  # while these are computed
+    b_across = gl.sum(b_across, 0)
     b_ab, b_ak, b_y = warpgroup_mma_wait(0, deps=(b_ab, b_ak, b_y, a))[:3]
+    return b_ab, b_ak, b_y, b_t, b_across
+
+
+@gluon.jit
+def solve(b_ab, b_ak, b_y, b_t, s_r, s_k, s_v, s_b, s_do, s_ds, s_z, s_dy, s_t, s_x, s_ak, row):
+    """z and dy, to shared memory, and of dv what is known by then. dy and dv's A_rkᵀ are also
+    returned as left factors.
+
+    a: Ã as a left factor. s_t, s_x: to work in. s_ak: for A_ak.
+    """
+    zeros = gl.zeros([N, N], gl.float32, STATE)
     ak = lower(b_ak, False, zero_of(row, 1))
     s_ak.store(ak)
-    left = as_rows(ak)
-    b_y = times(left, s_v, b_y)
-    b_y = warpgroup_mma_wait(0, deps=(b_y, left))[0]
-    t, u = inverses(s_a, s_b)
-    m = between_chunks(t, b_ab, s_t, s_x, zero_of(row, 2))
-    b_u = plus_in_chunks(t, b_y, s_x)
-    barrier()
-    s_x.store(rounded(b_u))
-    visible()
-    b_z = times(m, s_x, b_u)
-    s_z.store(rounded(warpgroup_mma_wait(0, deps=(b_z, m))[0]))
+    ak = as_rows(ak)
+    b_y = times(ak, s_v, b_y)
 
-    b_dz = written(s_b, s_r, s_do, s_ds, zero_of(row, 3))
-    b_dv = written(s_k, s_r, s_do, s_ds, zero_of(row, 4))
-    barrier()  # what z is made of is read
-    s_x.store(rounded(b_dz))
+    n_row, n_col = indices(STATE)
+    n_row += zero_of(row, 2)
+    b_n = gl.where(n_row // C > n_col // C, b_ab, 0.0)
+    b_n = plus_in_chunks(gl.convert_layout(rounded(b_t), LEFT), b_n, s_x)
+    n, b_t = rounded(b_n), on_diagonal(b_t)
+    s_t.store(n)
+    s_dy.store(rounded(b_t))
     visible()
-    b_dz = times(flipped(s_t), s_x, b_dz)
-    b_dz = warpgroup_mma_wait(0, deps=(b_dz,))
-    s_dy.store(rounded(plus_in_chunks(u, b_dz, s_x)))
+    n = as_rows(n)
+    b_square = times(n, s_t, zeros)
+    b_t = times(n, s_dy, b_t + b_n)
+    b_square, b_t, b_y = warpgroup_mma_wait(0, deps=(b_square, b_t, b_y, n, ak))[:3]
+    s_z.store(rounded(b_t))
+    y = rounded(b_y)
+    s_x.store(y)
     visible()
-    b_dv = times(flipped(s_ak), s_dy, b_dv)
-    return warpgroup_mma_wait(0, deps=(b_dv,))
+    b_t += b_square
+    square = as_rows(rounded(b_square))
+    b_t = times(square, s_z, b_t)
+    b = s_b.load(ROWS)
+    b_rb, b_dz = times(b, flipped(s_r), zeros), times(b, flipped(s_ds), zeros)
+    b_t = warpgroup_mma_wait(2, deps=(b_t,))
+    t = rounded(b_t)
+    s_t.store(t)
+    b_rb, b_dz = warpgroup_mma_wait(0, deps=(b_rb, b_dz, b, square))[:2]
+    rb = as_rows(upper(b_rb, zero_of(row, 3)))
+    b_dz = times(rb, s_do, b_dz)
+    barrier()  # what is in s_z is read
+    s_z.store(rounded(b_y - widened(y)))
+    b_dz = warpgroup_mma_wait(0, deps=(b_dz, rb))[0]
+    s_dy.store(rounded(b_dz))
+    visible()
+
+    t = as_rows(t)
+    b_z = times(t, s_z, times(t, s_x, b_y))
+    b_dy = times(flipped(s_t), s_dy, b_dz)
+    k = s_k.load(ROWS)
+    b_rk, b_dv = times(k, flipped(s_r), zeros), times(k, flipped(s_ds), zeros)
+    b_z, b_dy = warpgroup_mma_wait(2, deps=(b_z, b_dy))
+    barrier()  # y and dz are read
+    s_z.store(rounded(b_z))
+    dy = rounded(b_dy)
+    s_dy.store(dy)
+    b_rk, b_dv = warpgroup_mma_wait(0, deps=(b_rk, b_dv, k, t))[:2]
+    rk = upper(b_rk, zero_of(row, 4))
+    visible()
+    return as_rows(dy), as_rows(rk), b_dv
 
 
 @gluon.jit
-def read_gradients(s_dx, s_s, s_v, s_z, s_k, s_b, s_pv, s_pz, own: gl.constexpr, zero):
-    """dR̃ of do, or dÃ of dy, and what its tokens have with v and z, to s_pv and s_pz."""
+def pairs_with(x, s_v, s_z):
+    """Starts what tokens have with v and z: x vᵀ and x zᵀ."""
     zeros = gl.zeros([N, N], gl.float32, STATE)
-    dx = s_dx.load(ROWS)
-    b_v, b_z = times(dx, flipped(s_v), zeros), times(dx, flipped(s_z), zeros)
-    b_v, b_z = warpgroup_mma_wait(0, deps=(b_v, b_z, dx))[:2]
-    pv, pz = lower(b_v, own, zero), lower(b_z, own, zero)
-    s_pv.store(pv)
-    s_pz.store(pz)
-    pv, pz = as_rows(pv), as_rows(pz)
-    b_dx = times(pz, s_b, times(pv, s_k, times(dx, s_s, zeros)))
-    return warpgroup_mma_wait(0, deps=(b_dx, dx, pv, pz))[0]
-
-
-@gluon.jit
-def sums_over_tokens(b_own, b_later, s_later, s_low, s_earlier, s_of_k, zero):
-    """b_own + the sums of b_later over later tokens and of two stored tiles over earlier ones."""
-    in_two(b_later, s_later, s_low)
-    visible()
-    row, col = indices(ROWS)
-    row += zero
-    later, earlier = (col > row).to(gl.bfloat16), (col < row).to(gl.bfloat16)
-    b_sum = times(later, s_low, times(later, s_later, b_own))
-    b_sum = times(earlier, s_of_k, times(earlier, s_earlier, b_sum))
-    return warpgroup_mma_wait(0, deps=(b_sum, later, earlier))[0]
-
-
-@gluon.jit
-def store_written(
-    dy, dy_rows, s_y, s_x, s_ds, s_po, s_py, s_r, s_a, b_own, b_grow, place
-):  # fmt: skip
-    """db of z, or dk of v, which s_x has. Instead it has what dw of later tokens has of it then.
-
-    Returns b_own less what dw has of it through the tokens of this tile.
-    """
-    x = s_x.load(ROWS)
-    b_dy = times(x, s_ds, gl.zeros([N, N], gl.float32, STATE))
-    b_dy = warpgroup_mma_wait(0, deps=(b_dy, x))[0]
-    b_y = widened(s_y.load(STATE))
-    b_earlier = b_dy * b_y
-    s_x.store(rounded(b_earlier))
-    b_dy = times(flipped(s_py), s_a, times(flipped(s_po), s_r, b_dy))
-    b_own += b_earlier
-    b_dy = warpgroup_mma_wait(0, deps=(b_dy,))
-    s_y.store(rounded(b_dy * b_grow))
-    store_tile(dy, dy_rows, s_y, place)
-    return b_own - b_dy * b_y
+    return times(x, flipped(s_v), zeros), times(x, flipped(s_z), zeros)
 
 
 @gluon.jit
 def gradients_of_tile(
-    s_r, s_w, s_k, s_v, s_a, s_b, s_do, s_s, s_ds, b_total,
+    s_r, s_w, s_k, s_v, s_a, s_b, s_do, s_s, s_ds, b_before, b_total,
     dr, dw, dk, dv, da, db, dr_rows, dw_rows, dk_rows, dv_rows, da_rows, db_rows, place, scale,
     FORM: gl.constexpr,
 ):  # fmt: skip
     """All of a tile whose decays fit. A gradient takes the place of what is not read again."""
     row = place[0]
-    b_across, a = decay_tile(
-        s_r, s_w, s_k, s_a, s_b, s_s, s_ds, b_total, scale, zero_of(row, 0), FORM
-    )
+    zeros = gl.zeros([N, N], gl.float32, STATE)
+    b_across, a = decay_tile(s_r, s_w, s_k, s_a, s_b, s_s, s_ds, b_before, b_total, scale, FORM)
+    b_ab, b_ak, b_y, b_t, b_across = first_products(a, b_across, s_k, s_a, s_b, s_s)
     s_z = gl.allocate_shared_memory(gl.bfloat16, [N, N], TILE)
     s_dy = gl.allocate_shared_memory(gl.bfloat16, [N, N], TILE)
     s_t = gl.allocate_shared_memory(gl.bfloat16, [N, N], TILE)
@@ -290,36 +284,85 @@ def gradients_of_tile(
     s_ak = gl.allocate_shared_memory(gl.bfloat16, [N, N], TILE)
     s_across = gl.allocate_shared_memory(gl.float32, [N], FLAT)
     s_across.store(b_across)
-    b_dv = solve(a, s_r, s_k, s_v, s_a, s_b, s_do, s_s, s_ds, s_z, s_dy, s_t, s_x, s_ak, row)
-    barrier()
+    dy, rk, b_dv = solve(
+        b_ab, b_ak, b_y, b_t, s_r, s_k, s_v, s_b, s_do, s_ds, s_z, s_dy, s_t, s_x, s_ak, row
+    )
+    b_yv, b_yz = pairs_with(dy, s_v, s_z)
+    b_dv = times(flipped(s_ak), s_dy, times(rk, s_do, b_dv))
+    b_da = times(dy, s_s, zeros)
+    b_yv, b_yz = warpgroup_mma_wait(3, deps=(b_yv, b_yz))
+    yv, yz = lower(b_yv, False, zero_of(row, 5)), lower(b_yz, False, zero_of(row, 6))
+    s_t.store(yv)
+    s_x.store(yz)
+    yv, yz = as_rows(yv), as_rows(yz)
+    b_da = times(yz, s_b, times(yv, s_k, b_da))
+    b_dv = warpgroup_mma_wait(3, deps=(b_dv, rk))[0]
+    barrier()  # A_ak is read
     s_ak.store(rounded(b_dv))
-    store_tile(dv, dv_rows, s_ak, place)
+    visible()
+    do = s_do.load(ROWS)
+    b_ov, b_oz = pairs_with(do, s_v, s_z)
+    copy_tile(dv, dv_rows, s_ak, place)
 
-    b_before = sums_of_decays(s_w, zero_of(row, 5), FORM.DECAY)
-    b_da = read_gradients(s_dy, s_s, s_v, s_z, s_k, s_b, s_t, s_x, False, zero_of(row, 6))
+    b_da = warpgroup_mma_wait(2, deps=(b_da, dy, yv, yz))[0]
+    b_before = sums_of_decays(s_w, zero_of(row, 7), FORM.DECAY)
     b_of_a = b_da * widened(s_a.load(STATE))
     s_dy.store(rounded(b_da * gl.exp2(b_before)))
-    store_tile(da, da_rows, s_dy, place)
+    b_ov, b_oz = warpgroup_mma_wait(0, deps=(b_ov, b_oz))
+    ov, oz = lower(b_ov, True, zero_of(row, 8)), lower(b_oz, True, zero_of(row, 9))
+    left_v, left_z = as_rows(ov), as_rows(oz)
+    b_dr = times(left_z, s_b, times(left_v, s_k, times(do, s_s, zeros)))
+    tma.store_wait(0)  # dv has left
+    visible()
+    copy_tile(da, da_rows, s_dy, place)
+    s_ak.store(ov)
+    s_do.store(oz)
+    b_db = times(s_z, s_ds, zeros)
 
-    tma.store_wait(1)  # dv has left
-    barrier()
-    b_dr = read_gradients(s_do, s_s, s_v, s_z, s_k, s_b, s_ak, s_do, True, zero_of(row, 7))
-    b_own = b_dr * widened(s_r.load(STATE))
     b_after = b_before + log_decays(s_w, FORM.DECAY) * LOG2E
-    barrier()  # S is read
+    b_dr = warpgroup_mma_wait(1, deps=(b_dr, do, left_v, left_z))[0]
+    b_own = b_dr * widened(s_r.load(STATE))
+    b_db = warpgroup_mma_wait(0, deps=(b_db,))
+    barrier()  # S and z are read
     s_s.store(rounded(b_dr * scaled(gl.exp2(b_after), scale, FORM)))
-    store_tile(dr, dr_rows, s_s, place)
+    b_earlier = b_db * widened(s_b.load(STATE))
+    b_own += b_earlier
+    s_z.store(rounded(b_earlier))
+    visible()
+    b_db = times(flipped(s_x), s_a, times(flipped(s_do), s_r, b_db))
+    copy_tile(dr, dr_rows, s_s, place)
 
     b_grow = gl.exp2(-b_after)
-    b_own = store_written(db, db_rows, s_b, s_z, s_ds, s_do, s_x, s_r, s_a, b_own, b_grow, place)
-    b_own = store_written(dk, dk_rows, s_k, s_v, s_ds, s_ak, s_t, s_r, s_a, b_own, b_grow, place)
-    b_later = b_own + b_of_a
+    b_db = warpgroup_mma_wait(0, deps=(b_db,))
+    b_dk = times(s_v, s_ds, zeros)
+    b_own -= b_db * widened(s_b.load(STATE))
+    s_b.store(rounded(b_db * b_grow))
+    b_dk = warpgroup_mma_wait(0, deps=(b_dk,))
+    barrier()  # v is read
+    b_k = widened(s_k.load(STATE))
+    b_earlier = b_dk * b_k
+    b_own += b_earlier
+    s_v.store(rounded(b_earlier))
+    visible()
+    b_dk = times(flipped(s_t), s_a, times(flipped(s_ak), s_r, b_dk))
+    copy_tile(db, db_rows, s_b, place)
+
+    b_dk = warpgroup_mma_wait(0, deps=(b_dk,))
+    b_own -= b_dk * b_k
+    s_k.store(rounded(b_dk * b_grow))
+    in_two(b_own + b_of_a, s_do, s_x)
+    visible()
     b_own += s_across.load(gl.SliceLayout(0, STATE))[None, :]
-    b_dw = sums_over_tokens(b_own, b_later, s_do, s_x, s_z, s_v, zero_of(row, 8))
+    after, before = later(zero_of(row, 10)), earlier(zero_of(row, 10))
+    b_dw = times(after, s_x, times(after, s_do, b_own))
+    b_dw = times(before, s_v, times(before, s_z, b_dw))
+    copy_tile(dk, dk_rows, s_k, place)
+    b_dw = warpgroup_mma_wait(0, deps=(b_dw, after, before))[0]
     b_dw = gradient_of_w(b_dw, log_decays(s_w, FORM.DECAY), FORM.DECAY)
     barrier()
     s_w.store(rounded(b_dw))
-    store_tile(dw, dw_rows, s_w, place)
+    visible()
+    copy_tile(dw, dw_rows, s_w, place)
     tma.store_wait(0)
 
 
@@ -327,17 +370,14 @@ def tile_gradients(r, w, k, v, a, b, do, states, d_states, cu_seqlens=None, scal
     """The gradients of r, w, k, v, a and b, from the states that a forward pass has kept.
 
     Args:
-        r, w, k, v, a, b, cu_seqlens, scale, decay: as `wkv7` takes them; all in bfloat16.
+        r, w, k, v, a, b, cu_seqlens, scale, decay: as `wkv7` takes them; all in bfloat16, and
+            `aligned`, on torch's current device.
         do: the gradient of o.
         states: those before each 64 tokens of a sequence, `[tiles, H, V, K]`, bfloat16, as
             `wkv7_fused` keeps them.
         d_states: the gradients of the states after these tokens, the same way.
     """
-    if r.is_cuda and r.get_device() != torch.cuda.current_device():
-        with torch.cuda.device(r.device):
-            arguments = r, w, k, v, a, b, do, states, d_states, cu_seqlens, scale, decay
-            return tile_gradients(*arguments)
-    inputs = [aligned(x) for x in (r, w, k, v, a, b, do)]
+    inputs = r, w, k, v, a, b, do
     (_, T, H, _), programs = r.shape, states.shape[0] * r.shape[2]
     bounds = span_bounds(None if cu_seqlens is None else cu_seqlens.contiguous(), T, N.value)
     outputs = [torch.empty_like(x) for x in inputs[:6]]

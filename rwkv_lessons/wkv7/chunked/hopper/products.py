@@ -9,6 +9,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
     fence_async_shared,
+    mbarrier,
     mma_v2,
     tma,
     warpgroup_mma,
@@ -19,7 +20,6 @@ from ...decays import CLAMP, OF_CLAMP, RAW
 from .layouts import (
     BY_CHUNK,
     CHUNKS,
-    LEFT,
     LOG2E,
     PAIRS,
     RIGHT,
@@ -38,6 +38,10 @@ from .maps import inverse, log_decay
 ROWS = gl.constexpr(
     gl.DotOperandLayout(0, gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 64, 16]), 2)
 )
+
+
+# Two elements of 16 bits, in a register: the mask of both, and 1.0 in bfloat16 and float16.
+ALL, ONE, HALF_ONE = (gl.constexpr(x) for x in ("0xffffffff", "0x3f803f80", "0x3c003c00"))
 
 
 @gluon.jit
@@ -77,18 +81,60 @@ def zero_of(row, use: gl.constexpr):
 
 
 @gluon.jit
+def triangle(
+    own: gl.constexpr, above: gl.constexpr, zero, LAYOUT: gl.constexpr, BITS: gl.constexpr
+):
+    """A tile of 16 bits an element: those of BITS where a column is before its row, or its `own`.
+
+    Elsewhere it is 0; if `above`, the other way round. Two elements side by side are one register,
+    shifted to the right by 0, 16 or at least 32 bits: two instructions instead of five.
+    """
+    row, col = indices(LAYOUT)
+    near = 16 * (col % 8 // 2 * 2 - (row + zero)) + (16 if own else 32)
+    near, far = gl.broadcast(near, 128 * (col // 8))  # far: the same in all threads
+    shifted: gl.constexpr = (
+        "{ .reg .b32 n, all; add.s32 n, $1, $3; max.s32 n, n, 0;"
+        "mov.b32 all, " + BITS + "; shr.u32 all, all, n;"
+        "xor.b32 $0, all, " + (BITS if above else "0") + "; }"
+    )
+    if BITS == ONE:
+        return gl.inline_asm_elementwise(shifted, "=r,r,r,r,r", [near, far], gl.bfloat16, True, 2)
+    elif BITS == HALF_ONE:
+        return gl.inline_asm_elementwise(shifted, "=r,r,r,r,r", [near, far], gl.float16, True, 2)
+    else:
+        return gl.inline_asm_elementwise(shifted, "=r,r,r,r,r", [near, far], gl.int16, True, 2)
+
+
+@gluon.jit
+def under(b_x, mask):
+    """A float32 tile in bfloat16 where all bits of a mask are set, and 0 elsewhere."""
+    return gl.inline_asm_elementwise(
+        "and.b32 $0, $1, $2;", "=r,r,r", [rounded(b_x), mask], gl.bfloat16, is_pure=True, pack=2
+    )
+
+
+@gluon.jit
 def lower(b_x, own: gl.constexpr, zero):
     """What a token has with those before it, and with its `own`, in bfloat16."""
-    row, col = indices(STATE)
-    row += zero
-    return rounded(gl.where(col <= row if own else col < row, b_x, 0.0))
+    return under(b_x, triangle(own, False, zero, STATE, ALL))
 
 
 @gluon.jit
 def upper(b_x, zero):
     """What a token has with itself and those after it, in bfloat16."""
-    row, col = indices(STATE)
-    return rounded(gl.where(row + zero <= col, b_x, 0.0))
+    return under(b_x, triangle(False, True, zero, STATE, ALL))
+
+
+@gluon.jit
+def earlier(zero):
+    """Weights, a left factor of bfloat16: 1 for tokens before a token, else 0."""
+    return triangle(False, False, zero, ROWS, ONE)
+
+
+@gluon.jit
+def later(zero):
+    """Weights of tokens after a token."""
+    return triangle(True, True, zero, ROWS, ONE)
 
 
 @gluon.jit
@@ -111,6 +157,20 @@ def as_chunks(b_x):
 @gluon.jit
 def as_tile(b_x):
     return gl.convert_layout(gl.reshape(b_x, [N, N]), STATE)
+
+
+@gluon.jit
+def halves(b_x):
+    """A tile as two [4, 8, 64]: of the two rows that a thread has elements of, one is in each."""
+    return gl.split(gl.permute(gl.reshape(b_x, [CHUNKS, 2, 8, N]), [0, 2, 3, 1]))
+
+
+@gluon.jit
+def times_rows(b_x, b_half):
+    """A tile times rows that are all alike, of which b_half has a half."""
+    b_first, b_second = halves(b_x)
+    b_both = gl.join(b_first * b_half, b_second * b_half)
+    return as_tile(gl.permute(b_both, [0, 3, 1, 2]))
 
 
 @gluon.jit
@@ -164,31 +224,61 @@ def gradient_of_w(b_dw, b_w, DECAY: gl.constexpr):
 
 
 @gluon.jit
-def sums_of_decays(s_w, zero, DECAY: gl.constexpr):
-    """log2 of the decays before each token of a tile."""
-    row, col = indices(ROWS)
-    b_sum = gl.zeros([N, N], gl.float32, STATE)
+def of_log_decays(s_w, zero, DECAY: gl.constexpr):
+    """Weights of 1 for tokens before a token, and the log decays as a right factor."""
     if DECAY == RAW or DECAY == OF_CLAMP:
-        earlier = (col < row + zero).to(gl.float16)
-        b_sum = times(earlier, s_w._reinterpret(gl.float16, [N, N], TILE), b_sum)
+        weights = triangle(False, False, zero, ROWS, HALF_ONE)
+        return weights, s_w._reinterpret(gl.float16, [N, N], TILE)
     else:
-        earlier = (col < row + zero).to(gl.bfloat16)
-        b_sum = times(earlier, s_w, b_sum)
-    return warpgroup_mma_wait(0, deps=(b_sum, earlier))[0] * LOG2E
+        return earlier(zero), s_w
 
 
 @gluon.jit
-def inverses(s_a, s_b):
-    """T - I and its transpose, of T = (I - A_ab)⁻¹ of each chunk alone, as left factors."""
+def sums_of_decays(s_w, zero, DECAY: gl.constexpr):
+    """log2 of the decays before each token of a tile."""
+    weights, s_log = of_log_decays(s_w, zero, DECAY)
+    b_sum = times(weights, s_log, gl.zeros([N, N], gl.float32, STATE))
+    return warpgroup_mma_wait(0, deps=(b_sum, weights))[0] * LOG2E
+
+
+@gluon.jit
+def one_barrier():
+    """A barrier at which a tile arrives."""
+    bar = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
+    mbarrier.init(bar, count=1)
+    return bar
+
+
+@gluon.jit
+def sums_and_total(s_w, zero, DECAY: gl.constexpr):
+    """log2 of the decays before each token of a tile; that of all tokens, in a half of its rows."""
+    weights, s_log = of_log_decays(s_w, zero, DECAY)
+    zeros, ones = gl.zeros([N, N], gl.float32, STATE), gl.full([N, N], 1, weights.dtype, ROWS)
+    b_before, b_total = times(weights, s_log, zeros), times(ones, s_log, zeros)
+    b_before, b_total = warpgroup_mma_wait(0, deps=(b_before, b_total, weights, ones))[:2]
+    return b_before * LOG2E, halves(b_total)[0] * LOG2E
+
+
+@gluon.jit
+def inverse_of_chunks(s_a, s_b):
+    """T - I of T = (I - A_ab)⁻¹ of each chunk alone."""
     a, b = chunks_of(s_a).load(PAIRS), chunks_of(s_b).load(PAIRS)
     zeros = gl.zeros([CHUNKS, C, C], gl.float32, PAIRS)
     row, col = index_along(1, C, PAIRS), index_along(2, C, PAIRS)
     row += 0 * index_along(0, CHUNKS, PAIRS)
     b_ab = gl.where(col < row, times_transposed(a, b, zeros), 0.0)
     b_ba = gl.where(row < col, times_transposed(b, a, zeros), 0.0)
-    b_t = gl.where(row == col, 0.0, inverse(b_ab, b_ba, row, col))
-    b_u = gl.where(row == col, 0.0, inverse(b_ba, b_ab, row, col))
-    return gl.convert_layout(rounded(b_t), LEFT), gl.convert_layout(rounded(b_u), LEFT)
+    return gl.where(row == col, 0.0, inverse(b_ab, b_ba, row, col))
+
+
+@gluon.jit
+def on_diagonal(b_t):
+    """A matrix of each chunk in a tile, with zeros between chunks."""
+    chunk = index_along(0, CHUNKS, PAIRS)
+    b_0, b_1 = gl.where(chunk == 0, b_t, 0.0), gl.where(chunk == 1, b_t, 0.0)
+    b_2, b_3 = gl.where(chunk == 2, b_t, 0.0), gl.where(chunk == 3, b_t, 0.0)
+    b_x = gl.join(gl.join(b_0, b_1), gl.join(b_2, b_3))  # [chunk, row, column, low bit, high bit]
+    return as_tile(gl.permute(b_x, [0, 1, 4, 3, 2]))
 
 
 @gluon.jit
@@ -201,36 +291,9 @@ def plus_in_chunks(left, b_x, s_x):
 
 
 @gluon.jit
-def between_chunks(t, b_ab, s_t, s_x, zero):
-    """M, to s_t and as a left factor, of which I + M, times T of each chunk, is T of the tile.
-
-    Of blocks of a chunk, A_ab = D + L has those on the diagonal and those below it. With T_D the
-    inverse of I - D and N = T_D L, of which the fourth power is 0,
-
-        (I - A_ab)⁻¹ = (I - N)⁻¹ T_D = (I + N + N² + N³) T_D
-    """
-    row, col = indices(STATE)
-    row += zero
-    b_n = plus_in_chunks(t, gl.where(row // C > col // C, b_ab, 0.0), s_x)
-    n = rounded(b_n)
-    s_t.store(n)
-    visible()
-    left, zeros = as_rows(n), gl.zeros([N, N], gl.float32, STATE)
-    b_square = times(left, s_t, zeros)
-    b_square = warpgroup_mma_wait(0, deps=(b_square, left))[0]
-    left = as_rows(rounded(b_square))
-    b_m = times(left, s_t, b_n + b_square)
-    m = rounded(warpgroup_mma_wait(0, deps=(b_m, left))[0])
-    barrier()  # N is read
-    s_t.store(m)
-    return as_rows(m)
-
-
-@gluon.jit
-def store_tile(x, x_rows, s_x, place):
-    """Starts the copy of a gradient, if its tile is whole; else stores what there is of it."""
+def copy_tile(x, x_rows, s_x, place):
+    """Starts the copy of a visible gradient, if its tile is whole; else stores what there is."""
     row, column, at, step, left = place
-    visible()
     if left >= N:
         tma.async_copy_shared_to_global(x, [row, column], s_x)
     else:
