@@ -75,6 +75,7 @@ CHECKS = Checks(
         "many heads": (4, 70, 70, 64, 64),  # values in one program
         "long": (1, 2100, 2, 64, 64),  # several programs along one sequence
         **{f"{T} tokens": (2, T, 3, 64, 64) for T in (*TOKENS_7, *ABOUT_A_TILE)},
+        "segments": (1, 8192, 3, 64, 64),  # of hopper/cut.py: 4, or 2 with gradients
         "many tiles": (8, 1024, 64, 64, 64),  # of hopper/forward.py, whose programs fill all SMs
         "128": (1, 100, 2, 128, 128),
         "wide": (2, 200, 3, 128, 128),  # several tiles of hopper/wide, the last one not whole
@@ -102,6 +103,9 @@ CHECKS = Checks(
         # On Hopper in bfloat16; all else goes to the chunked kernels.
         Combinations(("fused",), ("bfloat16",), ("small",), OF_7),
         Combinations(("fused",), ("bfloat16",), ("token", "many heads", "many tiles"), FEW),
+        Combinations(
+            ("fused",), ("bfloat16",), ("segments",), ("state", "clamp", "all but packed")
+        ),
         Combinations(
             ("fused",),
             ("bfloat16",),

@@ -38,6 +38,8 @@ FUSED_SIZES = (64, 128)  # keys and values of the heads that chunked/hopper take
 FUSED_HEADS, FUSED_TOKENS = 48, 33_000
 FUSED_TRAINING_HEADS = 56  # the same of both passes
 WIDE_HEADS = 64  # the same of heads of 128, of either: 32 are slower
+# Sequences of so many tokens, a multiple of 512, are cut into up to 8 segments: see hopper/cut.py.
+CUT_TOKENS, CUT_HEADS = 32_768, 16
 
 
 @method_table
@@ -95,8 +97,11 @@ def __getattr__(name):
 @checked(
     device=check_device_type, dtype=check_floating, T=check_count, heads=check_count,
     size=check_count, gradients=check_flag, gpu=devices.check_gpu, alike=check_flag,
+    packed=check_flag,
 )  # fmt: skip
-def method_for(device, dtype, T, heads, size, gradients, gpu=devices.H200, alike=True):
+def method_for(
+    device, dtype, T, heads, size, gradients, gpu=devices.H200, alike=True, packed=False
+):  # fmt: skip
     """The method that `wkv7` chooses, a key of `METHODS`.
 
     | device | T         | and            | method    | because |
@@ -126,6 +131,7 @@ def method_for(device, dtype, T, heads, size, gradients, gpu=devices.H200, alike
         gradients: whether any gradient is needed.
         gpu: `devices.gpu_of` the tensors' device, if the device is "cuda".
         alike: whether w has r's dtype, and v its shape.
+        packed: whether sequences are packed.
     """
     if device != "cuda" or not TRITON:
         return "reference" if T == 1 else "wy"
@@ -142,7 +148,10 @@ def method_for(device, dtype, T, heads, size, gradients, gpu=devices.H200, alike
         return "recurrent"
     of_bfloat16 = dtype == torch.bfloat16 and size in FUSED_SIZES and alike
     fewest = FUSED_TRAINING_HEADS if gradients else FUSED_HEADS - FUSED_TOKENS // T
-    fewest = fewest if size == FUSED_SIZES[0] else WIDE_HEADS
+    if size != FUSED_SIZES[0]:
+        fewest = WIDE_HEADS
+    elif T >= CUT_TOKENS and T % 512 == 0 and not packed:
+        fewest = CUT_HEADS
     return "fused" if of_bfloat16 and gpu.is_hopper and heads >= fewest else "chunked"
 
 
@@ -192,8 +201,9 @@ def wkv7(r, w, k, v, a, b, s0=None, *, cu_seqlens=None, scale=1.0, decay="log"):
     gpu = devices.gpu_of(r.device)
     alike = w.dtype == r.dtype and V == K
     name = method_for.unchecked(
-        r.device.type, dtype, -(-B * T // S), S * H, K, gradients, gpu, alike
-    )
+        r.device.type, dtype, -(-B * T // S), S * H, K, gradients, gpu, alike,
+        cu_seqlens is not None,
+    )  # fmt: skip
     arguments = (r, w, k, v, a, b, s0, cu_seqlens, float(scale), decay)
     method = (_checked if torch.compiler.is_compiling() else _known_checked)(name)
     return method(*arguments)

@@ -12,7 +12,7 @@ from .recurrent import backward as recurrent_backward
 from .recurrent import forward as recurrent
 
 SIZES = (64, 256)  # of a head: 128 is between the two in all respects
-FEW, MANY = (1, 4096, 2), (8, 4096, 64)  # B, T, H: in segments, and enough to fill any GPU
+FEW, MANY = (1, 8192, 2), (8, 4096, 64)  # B, T, H: in segments, and enough to fill any GPU
 new = partial(torch.empty, device="meta")
 
 
@@ -50,8 +50,8 @@ def chunked_calls(name, N, dtype):
 def fused_calls(name, N, dtype):
     """Each form of w: the code for strong decays is there, or not. Many heads, and few."""
 
-    def inference(decay):
-        hopper.forward(*delta_rule(*MANY, N, dtype), None, None, 1.0, decay, False)
+    def inference(decay, sizes):
+        hopper.forward(*delta_rule(*sizes, N, dtype), None, None, 1.0, decay, False)
 
     def training(decay, sizes):
         x = delta_rule(*sizes, N, dtype)
@@ -59,8 +59,11 @@ def fused_calls(name, N, dtype):
         hopper.gradients(*x, None, None, *saved, o, s1, 1.0, decay)
 
     for decay in DECAYS:
-        yield f"wkv7 fused {name} {decay}", lambda decay=decay: inference(decay)
         for sizes, heads in ((FEW, ""), (MANY, ", many heads")):
+            yield (
+                f"wkv7 fused {name} {decay}{heads}",
+                lambda decay=decay, sizes=sizes: inference(decay, sizes),
+            )
             yield (
                 f"wkv7 fused {name} {decay} training{heads}",
                 lambda decay=decay, sizes=sizes: training(decay, sizes),

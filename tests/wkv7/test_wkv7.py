@@ -232,9 +232,11 @@ def test_one_launch_is_for_hopper_and_enough_heads_of_64_in_bfloat16():
         assert method_for(**call | other) == "chunked"
     assert method_for(**call | {"gpu": devices.gpu_like("sm_90")}) == "fused"
     # Measured on an H200: heads with which it is slower, and with which it is faster.
-    for T, few, enough in ((256, 0, 32), (1024, 8, 16), (4096, 32, 48), (32768, 32, 48)):
+    for T, few, enough in ((256, 0, 32), (1024, 8, 16), (4096, 32, 48), (32768, 8, 16)):
         assert method_for(**call | {"T": T, "heads": enough}) == "fused"
         assert not few or method_for(**call | {"T": T, "heads": few}) == "chunked"
+    for other in ({"packed": True}, {"T": 32769}):  # which are not cut into segments
+        assert method_for(**call | {"T": 32768, "heads": 32} | other) == "chunked"
     for gradients in (False, True):  # heads of 128
         wide = call | {"T": 4096, "size": 128, "gradients": gradients}
         assert method_for(**wide | {"heads": 64}) == "fused"

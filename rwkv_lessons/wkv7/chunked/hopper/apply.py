@@ -43,7 +43,7 @@ from .layouts import (
     rounded,
     widened,
 )
-from .loads import load_tile
+from .loads import load_or_zero
 from .maps import log_decay
 
 
@@ -113,7 +113,7 @@ def apply_chunks(b_s, tiles, s_o, s_decay, i):
 
 
 @gluon.jit
-def apply_tokens(b_s, rows, o_rows, at, step, count, scale, DECAY: gl.constexpr):
+def apply_tokens(b_s, rows, o_rows, at, step, count, scale, cut, DECAY: gl.constexpr):
     """The recurrence for `count` tokens, for any decay: the state after them. Stores their o.
 
     rows: r, w, k, v, a, b in global memory. at: of the first token there; step: to the next one.
@@ -126,8 +126,9 @@ def apply_tokens(b_s, rows, o_rows, at, step, count, scale, DECAY: gl.constexpr)
         b_z = gl.sum(b_s * gl.load(a + at + key).to(gl.float32)[None, :], 1)
         b_s *= gl.exp2(b_w * LOG2E)[None, :]
         b_s += b_z[:, None] * gl.load(b + at + key).to(gl.float32)[None, :]
-        b_v = gl.load(v + at + value).to(gl.float32)
-        b_s += b_v[:, None] * gl.load(k + at + key).to(gl.float32)[None, :]
+        if cut is None or cut[0] == 0:
+            b_v = gl.load(v + at + value).to(gl.float32)
+            b_s += b_v[:, None] * gl.load(k + at + key).to(gl.float32)[None, :]
         b_r = gl.load(r + at + key).to(gl.float32) * scale
         gl.store(o_rows + at + value, gl.sum(b_s * b_r[None, :], 1).to(gl.bfloat16))
         at += step
@@ -149,6 +150,17 @@ def store_tile(o, o_rows, s_o, row, column, at, step, left):
 
 
 @gluon.jit
+def store_o(o, o_rows, s_o, row, column, at, step, left, cut):
+    """`store_tile` to o, or to that of the identity."""
+    if cut is None:
+        store_tile(o, o_rows, s_o, row, column, at, step, left)
+    elif cut[0] != 0:
+        store_tile(cut[2], o_rows, s_o, row, column, at, step, left)
+    else:
+        store_tile(o, o_rows, s_o, row, column, at, step, left)
+
+
+@gluon.jit
 def state_offsets(zero):
     """Of a state [keys, values], as Sᵀ is laid out."""
     value = gl.arange(0, N, gl.SliceLayout(1, STATE))[:, None]
@@ -159,6 +171,13 @@ def state_offsets(zero):
 def first_state(s0, has_s0, i_s):
     offsets = state_offsets(0)
     return gl.load(s0 + i_s + offsets, (offsets >= 0) & (has_s0 != 0), 0.0).to(gl.float32)
+
+
+@gluon.jit
+def plus_identity(b_s, is_identity):
+    row = gl.arange(0, N, gl.SliceLayout(1, STATE))[:, None]
+    col = gl.arange(0, N, gl.SliceLayout(0, STATE))[None, :]
+    return gl.where((row == col) & (is_identity != 0), 1.0, b_s)
 
 
 @gluon.jit
@@ -177,7 +196,7 @@ def keep_state(states, b_s, at):
 
 @gluon.jit
 def apply_tile(
-    b_s, described, rows, o, o_rows, states, tiles, s_o, s_decay, loaded, place, first, scale,
+    b_s, described, rows, o, o_rows, states, tiles, s_o, s_decay, loaded, place, first, scale, cut,
     FORM: gl.constexpr,
 ):  # fmt: skip
     """The maps of a tile whose first token is `first`. Then its stage is loaded again.
@@ -190,31 +209,41 @@ def apply_tile(
         keep_state(states, b_s, kept_at + step.to(gl.int64) * first)
     i = first // N % STAGES
     row, left, at = (start + first).to(gl.int32), n - first, (start + first) * step + column
+    row_o = row
+    if FORM.CUT:
+        row_o += cut[1]
     if FORM.DECAY == OF_CLAMP:
         b_s = apply_chunks(b_s, tiles, s_o, s_decay, i)
-        store_tile(o, o_rows, s_o, row, column, at, step, left)
+        store_o(o, o_rows, s_o, row_o, column, at, step, left, cut)
     elif gl.min(s_decay.index(i).load(IN_A_WARP), 0) >= 0.0:
         b_s = apply_chunks(b_s, tiles, s_o, s_decay, i)
-        store_tile(o, o_rows, s_o, row, column, at, step, left)
+        store_o(o, o_rows, s_o, row_o, column, at, step, left, cut)
     else:
-        b_s = apply_tokens(b_s, rows, o_rows, at, step, gl.minimum(left, N), scale, FORM.DECAY)
+        b_s = apply_tokens(b_s, rows, o_rows, at, step, gl.minimum(left, N), scale, cut, FORM.DECAY)
         barrier()
-    load_tile(described, tiles, loaded, i, row + STAGES * N, column, left > STAGES * N)
+    load_or_zero(described, tiles, loaded, i, row + STAGES * N, column, left > STAGES * N, 3, cut)
     return b_s
 
 
 @gluon.jit
 def apply_maps(
     described, rows, s0, o, o_rows, s1, states, tiles, s_o, s_decay, loaded, mapped, place, has_s0,
-    i_s, scale, FORM: gl.constexpr,
+    i_s0, i_s, scale, cut, FORM: gl.constexpr,
 ):  # fmt: skip
     """The warps that apply maps: of one tile after the other, as soon as they are there."""
-    b_s = first_state(s0, has_s0, i_s)
+    b_s = first_state(s0, has_s0, i_s0)
+    if FORM.CUT:
+        b_s = plus_identity(b_s, cut[0])
+        if cut[0] != 0:
+            o_rows, s1 = cut[3], cut[4]
+            if states is not None:
+                states = cut[5]
+        o_rows += cut[1].to(gl.int64) * place[3]
     for first in range(0, place[1], N):
         mbarrier.wait(mapped.index(first // N % STAGES), first // N // STAGES % 2)
         b_s = apply_tile(
             b_s, described, rows, o, o_rows, states, tiles, s_o, s_decay, loaded, place, first,
-            scale, FORM,
+            scale, cut, FORM,
         )  # fmt: skip
     tma.store_wait(0)
     store_state(s1, b_s, i_s, place[1])

@@ -27,8 +27,9 @@ from ....sequences.hopper_tiles import tiles
 from ....sequences.spans import count_spans, first_span, sequence_bounds
 from ...decays import FORMS, OF_CLAMP
 from .apply import apply_maps
+from .cut import add_segments, for_identity, place_of_segment, segments_for
 from .layouts import CHUNKS, FLAT, STAGES, TILE, Form, N, barrier
-from .loads import barriers, load_tile
+from .loads import barriers, load_or_zero
 from .maps import make_maps
 
 REGISTERS = 128  # a thread: two programs fit an SM
@@ -37,17 +38,28 @@ MAP_REGISTERS_OF_CLAMP = gl.constexpr(136)  # or 120: of 112 they would spill
 
 
 @assembled
-@gluon.jit(do_not_specialize=["has_s0", "T", "H", "scale"])
+@gluon.jit(do_not_specialize=["has_s0", "T", "H", "scale", "sequences", "segments"])
 def wkv7_hopper_kernel(
     r, w, k, v, a, b, r_rows, w_rows, k_rows, v_rows, a_rows, b_rows, s0, cu_seqlens, o, o_rows, s1,
-    states, has_s0, T, H, scale,
+    states, o_i, o_i_rows, s1_i, states_i, has_s0, T, H, scale, sequences, segments,
     FORM: gl.constexpr,
 ):  # fmt: skip
     """r, w, k, v, a, b and o are descriptors of [tokens, H·64]; *_rows are the same tensors, for
     tiles that are not whole, or whose decays are too strong. s0, s1: [sequences, H, 64, 64].
     states: those before each tile, [tiles, H, values, keys], or None.
+
+    If sequences are cut (cut.py), each of the `segments` of one counts as a sequence of T tokens,
+    and the programs after those of all sequences sweep the identity: its o, s1 and states are o_i
+    to states_i.
     """
     i_n, i_h = (gl.program_id(0) // H).to(gl.int64), gl.program_id(0) % H
+    i_out, cut = i_n, None
+    i_s0 = (i_n * H + i_h) * N * N
+    if FORM.CUT:
+        i_n, i_out, is_identity, has_s0, i_s0 = place_of_segment(
+            i_n, i_h, H, has_s0, sequences, segments, 1
+        )
+        cut = is_identity, ((i_out - i_n) * T).to(gl.int32), o_i, o_i_rows, s1_i, states_i
     start, end = sequence_bounds(cu_seqlens, i_n, T)
     n, column = (end - start).to(gl.int32), i_h * N
     s_r = gl.allocate_shared_memory(gl.bfloat16, [STAGES, N, N], TILE)
@@ -61,24 +73,24 @@ def wkv7_hopper_kernel(
     loaded = barriers(), barriers(), barriers(), barriers(), barriers(), barriers()
     fence_async_shared()
     barrier()  # the barriers are there
-    kept_at = (first_span(cu_seqlens, start, i_n, T, N) * H + i_h) * N * N
+    kept_at = (first_span(cu_seqlens, start, i_out, T, N) * H + i_h) * N * N
     tiles, place = (s_r, s_w, s_k, s_v, s_a, s_b), (start, n, column, H * N, kept_at)
     described, rows = (r, w, k, v, a, b), (r_rows, w_rows, k_rows, v_rows, a_rows, b_rows)
     i_s = (i_n * H + i_h) * N * N
-    load_tile(described, tiles, loaded, 0, start.to(gl.int32), column, 0 < n)
-    load_tile(described, tiles, loaded, 1, start.to(gl.int32) + N, column, N < n)
+    load_or_zero(described, tiles, loaded, 0, start.to(gl.int32), column, 0 < n, 3, cut)
+    load_or_zero(described, tiles, loaded, 1, start.to(gl.int32) + N, column, N < n, 3, cut)
     mapped = barriers()
     fence_async_shared()
     gl.warp_specialize(
         [
             (apply_maps, (
                 described, rows, s0, o, o_rows, s1, states, tiles, s_o, s_decay, loaded, mapped,
-                place, has_s0, i_s, scale, FORM,
+                place, has_s0, i_s0, i_s, scale, cut, FORM,
             )),
             (make_maps, (tiles, s_decay, loaded, mapped, n, scale, FORM)),
         ],
         [4],
-        [MAP_REGISTERS_OF_CLAMP if FORM.DECAY == OF_CLAMP else MAP_REGISTERS],
+        [MAP_REGISTERS_OF_CLAMP if FORM.DECAY == OF_CLAMP or FORM.CUT else MAP_REGISTERS],
     )  # fmt: skip
 
 
@@ -104,16 +116,23 @@ def forward(r, w, k, v, a, b, s0, cu_seqlens, scale, decay, keep):
             return forward(r, w, k, v, a, b, s0, cu_seqlens, scale, decay, keep)
     inputs = [aligned(x) for x in (r, w, k, v, a, b)]
     (_, T, H, K), V, S = r.shape, v.shape[3], sequences_in(r, cu_seqlens)
-    o, s1 = torch.empty_like(inputs[3]), r.new_empty((S, H, K, V), dtype=torch.float32)
+    G = segments_for(r, cu_seqlens, keep)
+    o, s1 = torch.empty_like(inputs[3]), r.new_empty((S * G, H, K, V), dtype=torch.float32)
     states = r.new_empty((spans_of(r, cu_seqlens), H, V, K) if keep else 0)
+    kept, of_identity, programs = states if keep else None, (None, None, None), S * H
+    if G > 1:
+        of_identity, programs = for_identity(G, o, s1, kept), (2 * G - 1) * S * H
     launch(
-        S * H,
+        programs,
         (*map(tiles_of, inputs), *inputs, s1 if s0 is None else s0.contiguous(),
          None if cu_seqlens is None else cu_seqlens.contiguous(), tiles_of(o), o, s1,
-         states if keep else None),
-        (int(s0 is not None), T, H, scale),
-        Form(FORMS[decay], scale != 1.0),
+         kept, None if G == 1 else tiles_of(of_identity[0]), *of_identity[:2],
+         of_identity[0] if kept is None else of_identity[2]),
+        (int(s0 is not None), T // G, H, scale, S * G, G),
+        Form(FORMS[decay], scale != 1.0, G > 1),
     )  # fmt: skip
+    if G > 1:
+        s1 = add_segments(G, s1, o, kept, of_identity, False)
     return o, s1, states, r.new_empty(0)
 
 

@@ -47,6 +47,7 @@ class Form(NamedTuple):
 
     DECAY: int  # what w is, see ../../decays.py
     SCALED: bool  # whether r is multiplied by a scale
+    CUT: bool = False  # whether sequences are cut into segments, see cut.py
 
 
 @gluon.jit

@@ -38,8 +38,9 @@ from ....runtime.launch_tiles import launch_tiles
 from ....sequences.arguments import sequences_in
 from ....sequences.spans import first_span, sequence_bounds
 from ...decays import FORMS, OF_CLAMP, RAW
-from .apply import by_token, first_state, in_pieces, solved, store_state
-from .forward import MAP_REGISTERS, REGISTERS, aligned, spans_of, tiles_of
+from .apply import by_token, first_state, in_pieces, plus_identity, solved, store_state
+from .cut import add_segments, for_identity, place_of_segment, segments_for
+from .forward import MAP_REGISTERS, REGISTERS, spans_of, tiles_of
 from .layouts import (
     CHUNKS,
     FLAT,
@@ -60,7 +61,7 @@ from .layouts import (
     rounded,
     times_transposed,
 )
-from .loads import barriers, load_tile, wait_for_tile
+from .loads import barriers, load_or_zero, wait_for_tile
 from .maps import by_chunk, clear_tail, decayed, log_decay, store_decays, store_inverse
 
 
@@ -138,7 +139,7 @@ def apply_chunk(b_ds, s_r, s_a, s_b, s_do, s_rb, s_t, s_decay, first: gl.constex
 
 
 @gluon.jit
-def apply_tokens(b_ds, rows, at, step, count, scale, DECAY: gl.constexpr):
+def apply_tokens(b_ds, rows, at, step, count, scale, cut, DECAY: gl.constexpr):
     """The recurrence back over `count` tokens, for any decay: dS before them.
 
     rows: r, w, a, b, do in global memory. at: of the last token there; step: to the next one.
@@ -148,7 +149,10 @@ def apply_tokens(b_ds, rows, at, step, count, scale, DECAY: gl.constexpr):
     value = gl.arange(0, N, gl.SliceLayout(1, STATE))
     for _ in range(count):
         b_w = log_decay(gl.load(w + at + key).to(gl.float32), DECAY)
-        b_do = gl.load(do + at + value).to(gl.float32) * scale
+        has_do = value >= 0
+        if cut is not None:
+            has_do &= cut[0] == 0
+        b_do = gl.load(do + at + value, has_do, 0.0).to(gl.float32) * scale
         b_ds += b_do[:, None] * gl.load(r + at + key).to(gl.float32)[None, :]
         b_dz = gl.sum(b_ds * gl.load(b + at + key).to(gl.float32)[None, :], 1)
         b_ds *= gl.exp2(b_w * LOG2E)[None, :]
@@ -172,19 +176,19 @@ def apply_chunks(b_ds, tiles, s_decay, i):
 
 
 @gluon.jit
-def apply_tile(b_ds, rows, tiles, s_decay, i, at, step, count, scale, DECAY: gl.constexpr):
+def apply_tile(b_ds, rows, tiles, s_decay, i, at, step, count, scale, cut, DECAY: gl.constexpr):
     """The same of `count` tokens, whatever their decays."""
     if DECAY == OF_CLAMP:
         b_ds = apply_chunks(b_ds, tiles, s_decay, i)
     elif gl.min(s_decay.index(i).load(IN_A_WARP), 0) >= 0.0:
         b_ds = apply_chunks(b_ds, tiles, s_decay, i)
     else:
-        b_ds = apply_tokens(b_ds, rows, at + (count - 1) * step, step, count, scale, DECAY)
+        b_ds = apply_tokens(b_ds, rows, at + (count - 1) * step, step, count, scale, cut, DECAY)
     return b_ds
 
 
 @gluon.jit
-def apply_maps(tensors, shared, place, has_ds1, i_s, scale, DECAY: gl.constexpr):
+def apply_maps(tensors, shared, place, has_ds1, i_s1, i_s, scale, cut, DECAY: gl.constexpr):
     """The warps that apply maps, from the last tile to the first, as soon as they are there.
 
     place: of a sequence and head, its first token, how many it has, the column in a row of `step`
@@ -193,36 +197,56 @@ def apply_maps(tensors, shared, place, has_ds1, i_s, scale, DECAY: gl.constexpr)
     described, rows, ds1, d_states, ds0 = tensors
     tiles, s_ds, s_decay, loaded, mapped = shared
     start, n, column, step, state_row = place
-    b_ds = first_state(ds1, has_ds1, i_s)
+    b_ds = first_state(ds1, has_ds1, i_s1)
+    if cut is not None:
+        b_ds = plus_identity(b_ds, cut[0])
+        if cut[0] != 0:
+            ds0 = cut[2]
     count = gl.cdiv(n, N)
     for turn in range(0, count):
         i, first = turn % STAGES, (count - 1 - turn) * N
         s_ds.index(i).store(rounded(b_ds))
         mbarrier.wait(mapped.index(i), turn // STAGES % 2)
         at, tokens = (start + first) * step + column, gl.minimum(n - first, N)
-        b_ds = apply_tile(b_ds, rows, tiles, s_decay, i, at, step, tokens, scale, DECAY)
+        b_ds = apply_tile(b_ds, rows, tiles, s_decay, i, at, step, tokens, scale, cut, DECAY)
         fence_async_shared()
         tma.store_wait(0)  # dS of the turn before has left
         barrier()  # all warps' parts of dS are stored, and all have read the tiles of this stage
-        tma.async_copy_shared_to_global(d_states, [state_row + first // N * step, 0], s_ds.index(i))
+        row = state_row + first // N * step
+        if cut is None:
+            tma.async_copy_shared_to_global(d_states, [row, 0], s_ds.index(i))
+        elif cut[0] != 0:
+            tma.async_copy_shared_to_global(cut[1], [row, 0], s_ds.index(i))
+        else:
+            tma.async_copy_shared_to_global(d_states, [row, 0], s_ds.index(i))
         row = (start + first).to(gl.int32) - STAGES * N
-        load_tile(described, tiles, loaded, i, row, column, first >= STAGES * N)
+        load_or_zero(described, tiles, loaded, i, row, column, first >= STAGES * N, 4, cut)
     tma.store_wait(0)
     store_state(ds0, b_ds, i_s, n)
 
 
 @assembled
-@gluon.jit(do_not_specialize=["has_ds1", "T", "H", "scale"])
+@gluon.jit(do_not_specialize=["has_ds1", "T", "H", "scale", "sequences", "segments"])
 def wkv7_reverse_kernel(
     r, w, a, b, do, r_rows, w_rows, a_rows, b_rows, do_rows, ds1, cu_seqlens, d_states, ds0,
-    has_ds1, T, H, scale,
-    DECAY: gl.constexpr, SCALED: gl.constexpr,
+    d_states_i, ds0_i, has_ds1, T, H, scale, sequences, segments,
+    DECAY: gl.constexpr, SCALED: gl.constexpr, CUT: gl.constexpr,
 ):  # fmt: skip
     """r, w, a, b and do are descriptors of [tokens, H·64]; *_rows are the same tensors, for tiles
     whose decays are too strong. d_states describes [tiles · H · values, keys]. ds1, ds0:
-    [sequences, H, 64, 64].
+    [sequences, H, 64, 64]. d_states_i, ds0_i: of the identity, if sequences are cut (cut.py); then
+    ds0 has the segments of a sequence from its last one to its first.
     """
     i_n, i_h = (gl.program_id(0) // H).to(gl.int64), gl.program_id(0) % H
+    i_out, cut, i_s1 = i_n, None, (i_n * H + i_h) * N * N
+    i_s = i_s1
+    if CUT:
+        i_n, i_out, is_identity, has_ds1, i_s1 = place_of_segment(
+            i_n, i_h, H, has_ds1, sequences, segments, 0
+        )
+        cut = is_identity, d_states_i, ds0_i
+        turned = i_n // segments * segments + segments - 1 - i_n % segments
+        i_s = (turned * H + i_h) * N * N
     start, end = sequence_bounds(cu_seqlens, i_n, T)
     n, column = (end - start).to(gl.int32), i_h * N
     s_r = gl.allocate_shared_memory(gl.bfloat16, [STAGES, N, N], TILE)
@@ -236,18 +260,17 @@ def wkv7_reverse_kernel(
     mapped = barriers()
     fence_async_shared()
     barrier()  # the barriers are there
-    state_row = ((first_span(cu_seqlens, start, i_n, T, N) * H + i_h) * N).to(gl.int32)
+    state_row = ((first_span(cu_seqlens, start, i_out, T, N) * H + i_h) * N).to(gl.int32)
     tiles, place = (s_r, s_w, s_a, s_b, s_do), (start, n, column, H * N, state_row)
     described, rows = (r, w, a, b, do), (r_rows, w_rows, a_rows, b_rows, do_rows)
-    i_s = (i_n * H + i_h) * N * N
     first = gl.cdiv(n, N) * N - N
     row = (start + first).to(gl.int32)
-    load_tile(described, tiles, loaded, 0, row, column, 0 < n)
-    load_tile(described, tiles, loaded, 1, row - N, column, N < n)
+    load_or_zero(described, tiles, loaded, 0, row, column, 0 < n, 4, cut)
+    load_or_zero(described, tiles, loaded, 1, row - N, column, N < n, 4, cut)
     tensors, shared = (described, rows, ds1, d_states, ds0), (tiles, s_ds, s_decay, loaded, mapped)
     gl.warp_specialize(
         [
-            (apply_maps, (tensors, shared, place, has_ds1, i_s, scale, DECAY)),
+            (apply_maps, (tensors, shared, place, has_ds1, i_s1, i_s, scale, cut, DECAY)),
             (make_maps, (tiles, s_decay, loaded, mapped, n, scale, DECAY, SCALED)),
         ],
         [4],
@@ -259,28 +282,33 @@ def state_gradients(r, w, a, b, do, ds1, cu_seqlens, scale, decay):
     """dS after each 64 tokens of a sequence, and the gradient of s0.
 
     Args:
-        r, w, a, b: `[B, T, H, 64]` in bfloat16, as `wkv7` takes them; do: the gradient of o.
+        r, w, a, b: `[B, T, H, 64]` in bfloat16, as `wkv7` takes them; do: the gradient of o. All
+            `aligned`, on torch's current device.
         ds1: that of s1, `[S, H, 64, 64]` in float32; None counts as zeros.
 
     Returns:
         d_states in bfloat16, `[spans, H, V, K]`, in the order of sequences/spans.py, as forward.py
         has the states before each 64 tokens; ds0 in float32, `[S, H, K, V]`.
     """
-    if r.is_cuda and r.get_device() != torch.cuda.current_device():
-        with torch.cuda.device(r.device):
-            return state_gradients(r, w, a, b, do, ds1, cu_seqlens, scale, decay)
-    inputs = [aligned(x) for x in (r, w, a, b, do)]
+    inputs = r, w, a, b, do
     (_, T, H, K), V, S = r.shape, do.shape[3], sequences_in(r, cu_seqlens)
     d_states = r.new_empty((spans_of(r, cu_seqlens), H, V, K))
-    ds0 = r.new_empty((S, H, K, V), dtype=torch.float32)
+    G = segments_for(r, cu_seqlens, True)
+    ds0 = r.new_empty((S * G, H, K, V), dtype=torch.float32)
+    of_identity, programs = (None, None, None), S * H
+    if G > 1:
+        of_identity, programs = for_identity(G, None, ds0, d_states), (2 * G - 1) * S * H
     launch(
-        S * H,
+        programs,
         (*map(tiles_of, inputs), *inputs, ds0 if ds1 is None else ds1.contiguous(),
          None if cu_seqlens is None else cu_seqlens.contiguous(),
-         tiles_of(d_states.view(-1, 1, K)), ds0),
-        (int(ds1 is not None), T, H, scale),
-        (FORMS[decay], scale != 1.0),
+         tiles_of(d_states.view(-1, 1, K)), ds0,
+         None if G == 1 else tiles_of(of_identity[2].view(-1, 1, K)), of_identity[1]),
+        (int(ds1 is not None), T // G, H, scale, S * G, G),
+        (FORMS[decay], scale != 1.0, G > 1),
     )  # fmt: skip
+    if G > 1:
+        ds0 = add_segments(G, ds0, None, d_states, of_identity, True)
     return d_states, ds0
 
 

@@ -1,0 +1,80 @@
+"""RWKV-7's fused passes of few heads, whose sequences are cut into segments, on the CPU."""
+
+import math
+
+import pytest
+import torch
+from support.gluon_on_cpu import Mutable
+from support.wkv7_cases import NAMES, in_float64, make, near, with_raw
+from test_wkv7_hopper_training import KERNELS, LIMIT, simulator, trained
+
+from rwkv_lessons.runtime.packages import TRITON
+from rwkv_lessons.wkv7 import wkv7_reference
+
+if not TRITON:
+    pytest.skip("the kernels need Triton", allow_module_level=True)
+
+from rwkv_lessons.wkv7.chunked.hopper import cut, forward, reverse
+
+# A rounding to bfloat16 of o or states, and of what the identity becomes. The interpreter cuts a
+# sum in float32 off where a GPU rounds it, which is twice as much.
+STATES = 6e-3
+
+
+@pytest.fixture(autouse=True)
+def simulated(monkeypatch):
+    for module, launch, name in KERNELS:
+        monkeypatch.setattr(module, launch, simulator(Mutable(getattr(module, name))))
+
+
+def cut_into(monkeypatch, G):
+    for module in (forward, reverse):
+        monkeypatch.setattr(module, "segments_for", lambda *_: G)
+
+
+@pytest.mark.parametrize("w", [-0.02, "mixed", -math.inf])
+def test_values_and_gradients_are_those_of_the_recurrence(w, monkeypatch):
+    cut_into(monkeypatch, 2)
+    x = make(2, 128, 1, 64, 64, w, torch.bfloat16)
+    near(trained(x), in_float64(x), LIMIT)
+
+
+def test_more_segments_a_scale_and_decays_of_a_parameter(monkeypatch):
+    cut_into(monkeypatch, 4)
+    x = with_raw(make(1, 512, 2, 64, 64, 0.0, torch.bfloat16), "clamp")
+    x[6] = None
+    options = {"scale": 0.3, "decay": "clamp"}
+    names = [name for name in NAMES if name != "ds0"]
+    near(trained(x, **options), in_float64(x, **options), LIMIT, names)
+
+
+def test_states_are_those_before_each_tile(monkeypatch):
+    cut_into(monkeypatch, 4)
+    x = make(1, 512, 1, 64, 64, -0.002, torch.bfloat16)
+    o, s1, states, _ = forward.forward(*x, None, 1.0, "log", True)
+    state = x[6].double()
+    for tile, first in enumerate(range(0, 512, 64)):
+        near([states[tile].mT], [state[0]], STATES, [f"state before tile {tile}"])
+        tokens = (y[:, first : first + 64].double() for y in x[:6])
+        want, state = wkv7_reference(*tokens, state)
+        near([o[:, first : first + 64]], [want], STATES, [f"o of tile {tile}"])
+    near([s1], [state], STATES, ["s1"])
+
+
+@pytest.mark.parametrize(
+    ("heads", "T", "segments"),
+    [
+        (64, 32768, 2),
+        (16, 32768, 8),
+        (67, 32768, 1),
+        (64, 4096, 2),
+        (64, 2048, 1),
+        (64, 4095, 1),
+        (64, 6016, 2),
+    ],
+)
+def test_as_many_segments_as_fill_a_gpu(heads, T, segments):
+    r = torch.empty(1, T, heads, 64, device="meta")
+    assert cut.segments_for(r, None, False) == segments
+    assert cut.segments_for(r, None, True) == min(segments, max(1, T // 4096))
+    assert cut.segments_for(r, torch.tensor([0, T]), False) == 1
