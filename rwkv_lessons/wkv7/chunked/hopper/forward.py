@@ -11,8 +11,8 @@ Two tiles are in shared memory. A tile's r, w, k, v, a and b arrive at the barri
 maps, which take the places of these, at `mapped`. Once they are applied, the tile after the next
 is copied there.
 
-Where heads are few, SMs have no program: ../segments.py is for those. docs/designs_wkv7.md has the
-designs that were weighed.
+Where heads are few, SMs have no program: long sequences are cut into segments then (cut.py), and
+../segments.py is for the others. docs/designs_wkv7.md has the designs that were weighed.
 """
 
 import torch
