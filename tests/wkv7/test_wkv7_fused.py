@@ -17,6 +17,7 @@ if not TRITON:
 if torch.cuda.is_available() and not devices.gpu_of(torch.device("cuda")).is_hopper:
     pytest.skip("the kernel needs a Hopper GPU", allow_module_level=True)
 
+from rwkv_lessons.wkv7.chunked.hopper.cut import segments_for
 from rwkv_lessons.wkv7.chunked.hopper.forward import forward
 from rwkv_lessons.wkv7.chunked.hopper.fused import fused, wkv7_fused
 
@@ -179,6 +180,18 @@ def test_gradients_with_every_option_at_once(decay, N):
     options = {"cu_seqlens": ends, "scale": 0.3, "decay": decay}
     with torch.enable_grad():
         near(results(wkv7_fused, x, **options), all_in_float64(x, **options), LIMITS)
+
+
+@pytest.mark.parametrize("w", ["mixed", -0.002])
+def test_long_sequences_of_few_heads_are_cut_into_segments(w):
+    """4 segments without gradients, 2 with them."""
+    x = of_gpu(1, 8192, 2, w=w)
+    assert [segments_for(x[0], None, keep) for keep in (False, True)] == [4, 2]
+    near(wkv7_fused(*x), in_float64(x), LIMIT)
+    with torch.enable_grad():
+        got = results(wkv7_fused, x)
+        near(got, all_in_float64(x), LIMITS)
+        same(results(wkv7_fused, x), got)
 
 
 @pytest.mark.parametrize("N", [64, 128])
