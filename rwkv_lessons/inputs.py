@@ -165,6 +165,15 @@ def rwkv6_tame_inputs(B, T, H=4, N=64, **options):
     return inputs._replace(w=inputs.w.clamp(min=LEAST_TAME))
 
 
+def rwkv6_training_inputs(B, T, H=4, N=64, *, dtype=torch.float32, **options):
+    """`rwkv6_inputs` with an eighth of v in float16.
+
+    do is v reversed in time; dw of both, 64 times as large, would reach 2e5, beyond float16.
+    """
+    inputs = rwkv6_inputs(B, T, H, N, dtype=dtype, **options)
+    return inputs._replace(v=inputs.v / 8) if dtype == torch.float16 else inputs
+
+
 def rwkv7_decay(C, depth=0.5):
     """Logit `[C]` of the decay of a layer at initialisation, x of exp(-exp(-0.5) · sigmoid(x)).
 

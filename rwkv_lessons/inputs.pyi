@@ -59,6 +59,9 @@ def rwkv6_inputs(
     seed: int = 0,
 ) -> RWKV6Inputs: ...
 def rwkv6_tame_inputs(B: int, T: int, H: int = 4, N: int = 64, **options: Any) -> RWKV6Inputs: ...
+def rwkv6_training_inputs(
+    B: int, T: int, H: int = 4, N: int = 64, *, dtype: torch.dtype = ..., **options: Any
+) -> RWKV6Inputs: ...
 def rwkv7_inputs(
     B: int,
     T: int,

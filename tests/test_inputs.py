@@ -11,6 +11,7 @@ from rwkv_lessons.inputs import (
     rwkv5_decay,
     rwkv5_inputs,
     rwkv6_inputs,
+    rwkv6_training_inputs,
     tokens,
     words,
 )
@@ -90,6 +91,13 @@ def test_rwkv6_decay_depends_on_the_token_and_the_one_before():
     w = rwkv6_inputs(1, 200, H=1, N=8).w[0]
     torch.testing.assert_close(w[first], w[again])
     assert not torch.allclose(w[first], w[first + 1])
+
+
+def test_v_of_float16_is_an_eighth_where_gradients_are_timed():
+    for dtype, share in ((torch.float16, 8), (torch.bfloat16, 1)):
+        whole = rwkv6_inputs(1, 3, H=1, N=8, dtype=dtype)
+        for name, x in rwkv6_training_inputs(1, 3, H=1, N=8, dtype=dtype)._asdict().items():
+            assert torch.equal(x * (share if name == "v" else 1), getattr(whole, name))
 
 
 def test_a_layer_that_is_not_there():

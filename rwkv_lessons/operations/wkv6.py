@@ -324,6 +324,7 @@ WKV6_BACKWARD = replace(
     name="wkv6-backward",
     says="time both passes of wkv6",
     timed=BOTH,
+    inputs="rwkv_lessons.inputs:rwkv6_training_inputs",
     work=least_wkv6_with_gradients,
     reference=f"{WKV6_MODULE}:wkv6_doubling",  # wkv6_reference would keep every state
     skipped=("reference",),
