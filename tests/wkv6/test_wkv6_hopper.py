@@ -245,9 +245,9 @@ def test_a_neighbour_of_nan_does_no_harm(which, keep, raw_decay):
     near((o, s1), want, LIMITS, NAMES)
 
 
-# float16: a result's rounding is 0.21e-3, and factors are in two pieces of bfloat16. The rest is
-# what the bound on decays leaves to other tokens of a run.
-OF_FLOAT16 = {"": 2.6e-4, "s1": 1e-5}
+# float16: a result's rounding is 0.21e-3, and that of the scores as much in what tokens read of
+# each other: 0.29e-3 of both, and more of a single token. All else is in two pieces.
+OF_FLOAT16 = {"": 3.1e-4, "s1": 1e-5}
 
 
 @pytest.mark.parametrize("T", [1, 65, 200])
@@ -298,25 +298,33 @@ def test_states_and_scores_beyond_the_largest_float16(w):
 # Of each, what a product leaves out is 2^-9 of the result, or all is wrong.
 OF_PIECES = {
     "second pieces of S": ("product(r_left, state,", "product(r_left, Rounded(state.high),"),
-    "second pieces of the scores": (
-        "plus_product(b_o, scores, v_factor",
-        "plus_product(b_o, Rounded(scores.high), v_factor",
-    ),
-    "second pieces of v": (
-        "plus_product(b_o, scores, v_factor",
-        "plus_product(b_o, scores, Rounded(v_factor.high)",
-    ),
-    "second pieces of v in S": (
+    "second pieces of k in S": (
         "update_state",
         "return plus_product(b_s, k, v,",
-        "plus_product(b_s, k, v)\n    return plus_product(b_s, k, Rounded(v.high),",
+        "return plus_product(b_s, Rounded(k.high), v,",
     ),
-    "the scores too early": ("(products(k_split, v_factor)", "(products(k_split, v_factor) + 4"),
-    "second pieces of the bonus": (
+    "pieces of k in S not as those of the scores": (
+        "store_keys",
+        "b_high, b_low = b_high * b_up",
+        "b_high, b_low = b_high",
+    ),
+    "k of the second half as of the first": (
+        "store_keys",
+        "gl.where(row < C // 2, b_up, 1.0)",
+        "b_up",
+    ),
+    "a power that is none": (
+        "power_of_middle",
+        "b_second.to(gl.int32).to(gl.float32)",
+        "b_second",
+    ),
+    "the scores too early": ("(products(k_of_state, v_tile)", "(products(k_of_state, v_tile) + 4"),
+    "scores in bfloat16": (
         "masked",
-        "left_over(b_a), bonus_low,",
-        "left_over(b_a), bonus,",
+        "below_and_on_diagonal_in_float16(b_a,",
+        "below_and_on_diagonal_in_float16(widened(rounded(b_a)),",
     ),
+    "scores too large": ("too_strong", "squares <= LARGEST", "squares == squares"),
     "v of strong chunks": (
         "strong_chunks",
         "store(v_runs, v_pieces)",
@@ -349,7 +357,11 @@ def test_mistakes_in_pieces_of_float16_are_seen(name, launched):
     with pytest.raises((GluonFault, AssertionError)):
         for w in (-0.01, -5.0):
             x = make(1, 150, 1, 64, 64, w, torch.float16)
-            near(results(x), expected(x), OF_FLOAT16, NAMES)
+            for keep in (False, True):
+                near(results(x, keep=keep), expected(x), OF_FLOAT16, NAMES)
+        x[0], x[2] = x[0] * 2.0**18, x[2] * 2.0**-14
+        x[3].fill_(-0.01)
+        near(results(x), expected(x), OF_FLOAT16, NAMES)
 
 
 # What these tests are worth: mistakes in the kernel that they have to see.
@@ -381,7 +393,7 @@ MISTAKES = {
     "never announced": ("expect_chunk(ready, i, t + 2 * C < n)", "pass"),
     "stores overtaken": ("tma.store_wait(0)" + AT + "copy_chunk(", "copy_chunk("),
     "stores left at the end": ("tma.store_wait(0)\n    is_last", "is_last"),
-    "the scores too early": ("(products(k_split, v_factor)", "(products(k_split, v_factor) + 4"),
+    "the scores too early": ("(products(k_of_state, v_tile)", "(products(k_of_state, v_tile) + 4"),
     "o too early": ("b_o, b_s = warpgroup_mma_wait(0", "b_o, b_s = warpgroup_mma_wait(1"),
     "w of others in the tail": ("b_w = gl.where(row < n - t, b_w, 0.0)", "b_w = b_w"),
     "k of others in the tail": ("b_k = gl.where(row < n - t, b_k, 0.0)", "b_k = b_k"),
@@ -390,7 +402,7 @@ MISTAKES = {
         "b_o.to(s_o.dtype), row < left + C",
         "store_chunk",
     ),
-    "never too strong": ("gl.where(b_total >= -FITS_TO_END, 0, 1)", "gl.where(b_total > 0, 0, 0)"),
+    "never too strong": ("if too_strong(b_total, b_r, b_k, b_bonus, HALF):", "if t < 0:"),
     "weights of strong chunks": ("to_log2 = store_w", "if t == 0: to_log2 = store_w"),
 }
 IN_STRONG = {

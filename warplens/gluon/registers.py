@@ -166,9 +166,14 @@ def as_argument(x):
 # PTX: registers are int64 tensors that hold 32 bits without a sign.
 
 
-def ptx_bfloat16(x):
-    """A float32's bits as those of the nearest bfloat16."""
-    return x.to(torch.int32).view(torch.float32).to(torch.bfloat16).view(torch.int16).long() & 65535
+def ptx_rounded(x, dtype):
+    """A float32's bits as those of the nearest number of 16 bits."""
+    return x.to(torch.int32).view(torch.float32).to(dtype).view(torch.int16).long() & 65535
+
+
+def ptx_pair(dtype):
+    """The conversion of two float32 to one register of this dtype."""
+    return lambda high, low: ptx_rounded(high, dtype) << 16 | ptx_rounded(low, dtype)
 
 
 def ptx_max(x, y):
@@ -227,7 +232,8 @@ PTX = {
     "cvt.u16.u32": lambda x: x & 65535,
     "cvt.f32.f16": ptx_float,
     "cvt.rn.f16x2.e4m3x2": ptx_halves,
-    "cvt.rn.bf16x2.f32": lambda high, low: ptx_bfloat16(high) << 16 | ptx_bfloat16(low),
+    "cvt.rn.bf16x2.f32": ptx_pair(torch.bfloat16),
+    "cvt.rn.f16x2.f32": ptx_pair(torch.float16),
     "max.NaN.bf16x2": ptx_max,
     "add.s32": lambda x, y: x + y & 0xFFFFFFFF,
     "max.s32": lambda x, y: torch.maximum(signed(x), signed(y)) & 0xFFFFFFFF,

@@ -21,8 +21,8 @@ product's factor, of one piece or two (factors.py), has neither:
     half               b_total           half of Σ log decays of the chunk, [key]
     after              b_after           Σ log decays after a token, less half, [token, key]
     r                  b_r, r_left       r 2^(-after-w)
-    k                  b_k, k_split      k 2^after
-    v                  v_factor          as it comes
+    k                  b_k, k_split      k 2^after; for S, k_of_state
+    v                  v_tile            as it comes
     S                  b_s, state        S 2^half
     scores             b_a, scores       r kᵀ of earlier tokens, the bonus on the diagonal
     o = r S + scores v b_o
@@ -31,9 +31,12 @@ product's factor, of one piece or two (factors.py), has neither:
 All factors are at most 2^100 then if the chunk's decays are at least 2^-200. Of float16 r and k are
 decayed from and to the chunk's end: `after` is the sum, and `half` is all of it.
 
-float16 is not multiplied as such: r decayed reaches 2^100, and states and scores may exceed 65,504.
-v, S and the scores are two pieces of bfloat16 then, too, which hold all that is given. Log decays
-are: they are at least -1e4, and their weights 0 and 1. States are stored as float32.
+v of float16 is multiplied as it is, and so are, in float16, the scores, rounded, and k in
+S ← S + kᵀ v, in two pieces. The latter is 2^8 times k, so that small numbers keep their digits, and
+S is 2^8 times the state; if checkpoints are kept, k of the first half decays to the middle, not to
+the end. r decayed to the end reaches 2^100, too much for float16: r kᵀ and r S are products of two
+pieces of bfloat16 each. A chunk in which a score could exceed 65,504 is taken as one of strong
+decays. Log decays are at least -1e4, and their weights 0 and 1. States are stored as float32.
 
 A chunk whose decays are too strong for this, and those after it, up to one that is not, are
 computed by strong.py, from the same tiles.
@@ -65,6 +68,7 @@ from .factors import (
     products,
     rows_of,
     split,
+    split_in,
     store,
     transposed,
 )
@@ -76,13 +80,15 @@ from .tiles import (
     at_least,
     barrier,
     below_and_on_diagonal,
+    below_and_on_diagonal_in_float16,
     copy_chunk,
+    difference,
     expect_chunk,
     in_float32,
-    left_over,
     now,
     product_of,
     rounded,
+    to_float16,
     two_barriers,
     wait_for_chunk,
     widened,
@@ -91,16 +97,19 @@ from .tiles import (
 TILES = gl.constexpr(product_of(64))
 SUMS = gl.constexpr(product_of(8))
 ROWS = gl.constexpr(gl.SliceLayout(1, product_of(64)))
+BY_KEY = gl.constexpr(gl.SwizzledSharedLayout(1, 1, 1, [0]))
 FIRST_HALF = gl.constexpr(C.value // 2)  # tokens
+LARGEST = gl.constexpr(65_504.0)  # float16
+KEYS_LOG2, TO_KEYS, FROM_KEYS = gl.constexpr(8.0), gl.constexpr(2.0**8), gl.constexpr(2.0**-8)
 
 
 class Once(NamedTuple):
     """Tiles of which there is one, not one for each of two chunks."""
 
-    log: object  # decays, and their low pieces, which then make room for those of k
-    low: object
+    log: object  # decays, and then float16's low pieces of the state
+    low: object  # low pieces of decays, and then of k
     state: object
-    more: object  # the state in the middle of a chunk, or float16's low pieces of the state
+    more: object  # the state in the middle of a chunk, or float16's low pieces of k in it
     mask: object
     after: object  # weights of sums of decays after a token; after the last of all of them
 
@@ -199,46 +208,105 @@ def total_of(b_sums, is_sum, HALF: gl.constexpr):
 
 
 @gluon.jit
-def values(staged, i):
-    """v as a factor; of float16, stored in two pieces, there and where w was."""
-    s_w, _, _, s_v = staged
-    v = s_v.index(i)
-    if v.dtype == gl.bfloat16:
-        return Rounded(v)
+def power_of_middle(b_second, s_power, ROUND: gl.constexpr):
+    """About the decays of the second half, as a power of two: it keeps pieces of k as they are."""
+    if ROUND:
+        b_power = b_second.to(gl.int32).to(gl.float32)
+        s_power.store(b_power)
+        return b_power
     else:
-        pieces = split(in_float32(v.load(TILES)))
-        v = Split(
-            v._reinterpret(gl.bfloat16, [C, C], TILE),
-            s_w.index(i)._reinterpret(gl.bfloat16, [C, C], TILE),
-        )
-        store(v, pieces)
-        return v
+        return b_second
 
 
 @gluon.jit
-def store_state(s, b_s, HALF: gl.constexpr):
-    """The state as a factor; of float16, in two pieces."""
+def store_keys(b_k, s, k_tiles, s_power, row, HALF: gl.constexpr, KEEP: gl.constexpr):
+    """k as factors of scores and of S: the same two pieces of bfloat16, or for S of float16.
+
+    The latter decay to the middle of the chunk, if in its first half, where states are kept.
+    """
+    s_k, s_more = k_tiles
+    k_split = Split(s_k._reinterpret(gl.bfloat16, [C, C], TILE), s.low)
+    pieces = split_in(b_k, HALF)
+    store(k_split, pieces)
     if HALF:
-        s.more.store(rounded(left_over(b_s)))
-    s.state.store(rounded(b_s))
-    if HALF:
-        return Split(s.state, s.more)
+        b_high = widened(pieces.high)
+        b_low = difference(b_k, b_high)
+        if KEEP:
+            b_up = gl.exp2(-s_power.load(gl.SliceLayout(0, TILES)))[None, :]
+            b_up = gl.where(row < C // 2, b_up, 1.0)
+            b_high, b_low = b_high * b_up, b_low * b_up
+        k_of_state = Split(s_more, s.more._reinterpret(gl.float16, [C, C], TILE))
+        store(k_of_state, Split(to_float16(b_high), to_float16(b_low)))
+        return k_split, k_of_state
     else:
-        return Rounded(s.state)
+        return k_split, k_split
 
 
 @gluon.jit
-def masked(b_a, b_bonus, s_mask, v):
-    """Scores before a token and its bonus, as a left factor, in as many pieces as v."""
-    bonus = b_bonus.to(gl.bfloat16)
-    if len(v) == 1:
-        return Rounded(as_left_operand(below_and_on_diagonal(b_a, bonus, s_mask.load(TILES))))
+def store_state(b_s, b_total, b_power, s, HALF: gl.constexpr, KEEP: gl.constexpr):
+    """S decayed to the chunk's end, or to the middle, and as a factor, to the end.
+
+    The latter is of one piece, or, of float16, of two of bfloat16.
+    """
+    if HALF:
+        state = Split(s.state, s.log._reinterpret(gl.bfloat16, [C, C], TILE))
+        if KEEP:
+            store(state, split_in(b_s * gl.exp2(b_total)[:, None], BY_PTX=True))
+            b_s = now(b_s * gl.exp2(b_total - b_power)[:, None])
+        else:
+            b_s = now(b_s * gl.exp2(b_total)[:, None])
+            store(state, split_in(b_s, BY_PTX=True))
+        return b_s, state
     else:
-        bonus_low = (b_bonus - bonus.to(gl.float32)).to(gl.bfloat16)
-        low = below_and_on_diagonal(left_over(b_a), bonus_low, s_mask.load(TILES))
-        low = as_left_operand(low)
-        high = as_left_operand(below_and_on_diagonal(b_a, bonus, s_mask.load(TILES)))
-        return Split(high, low)
+        b_s *= gl.exp2(b_total)[:, None]
+        s.state.store(rounded(b_s))
+        return b_s, Rounded(s.state)
+
+
+@gluon.jit
+def store_middle(checkpoints, b_s, b_second, b_power, there, s, HALF: gl.constexpr):
+    """The state in the middle of a chunk, to its checkpoint or into a tile; S at the end of it."""
+    if HALF:
+        b_middle = b_s * gl.exp2(b_power - b_second - KEYS_LOG2)[:, None]
+        gl.store(checkpoints, b_middle, there)
+        b_s = now(b_s * gl.exp2(b_power)[:, None])
+    else:
+        s.more.store(rounded(b_s * gl.exp2(-b_second)[:, None]))
+    return b_s
+
+
+@gluon.jit
+def masked(b_a, b_bonus, s_mask, DTYPE: gl.constexpr):
+    """Scores before a token and its bonus, as a left factor."""
+    bonus, mask = b_bonus.to(DTYPE), s_mask.load(TILES)
+    if DTYPE == gl.float16:
+        return Rounded(as_left_operand(below_and_on_diagonal_in_float16(b_a, bonus, mask)))
+    else:
+        return Rounded(as_left_operand(below_and_on_diagonal(b_a, bonus, mask)))
+
+
+@gluon.jit
+def too_strong(b_total, b_r, b_k, b_bonus, HALF: gl.constexpr):
+    """Whether a chunk's decays are, or r and k so long that a score might exceed float16."""
+    fits = b_total >= -FITS_TO_END  # NaN does not
+    if HALF:
+        squares = gl.sum(b_r * b_r + b_k * b_k, 1)
+        fits &= (squares <= LARGEST) & (b_bonus <= LARGEST) & (b_bonus >= -LARGEST)
+    return gl.max(gl.where(fits, 0, 1), 0) != 0
+
+
+@gluon.jit
+def finished(b_o, b_bonus, s_v, whole, scale, SCALED: gl.constexpr):
+    """o of float16, scaled, with what rounding took from the tokens' own scores if not `whole`.
+
+    A single token has no other score: there it shows.
+    """
+    if not whole:
+        b_rest = b_bonus - b_bonus.to(gl.float16).to(gl.float32)
+        b_o += b_rest[:, None] * s_v.load(TILES).to(gl.float32)
+    if SCALED:
+        b_o *= scale
+    return b_o
 
 
 @gluon.jit
@@ -326,6 +394,7 @@ def wkv6_hopper_kernel(
     one_more = gl.allocate_shared_memory(gl.bfloat16, [1, C, C], TILE)
     one_weights = gl.allocate_shared_memory(gl.int16, [1, C, C], TILE)
     one_mask = gl.allocate_shared_memory(gl.int16, [1, C, C], TILE)
+    s_power = gl.allocate_shared_memory(gl.float32, [C], BY_KEY) if HALF and KEEP else None
     inputs, staged = (w, r, k, v), (s_w, s_r, s_k, s_v)
     ready = two_barriers(), two_barriers(), two_barriers(), two_barriers()
     fence_async_shared()
@@ -354,6 +423,8 @@ def wkv6_hopper_kernel(
         row = gl.arange(0, C, ROWS)[:, None] + zero
         to_log2 = store_weights(tiles_of(ones, zero, SUMMED), row, col, HALF)
         is_sum = gl.arange(0, 8, gl.SliceLayout(0, SUMS))[None, :] + zero == 7
+        if HALF:
+            b_s *= TO_KEYS
         stop = n
         while t < stop:
             s = tiles_of(ones, t // 2**30, SUMMED)
@@ -380,62 +451,56 @@ def wkv6_hopper_kernel(
             b_r, b_k = in_float32(b_r), in_float32(b_k)
             if not whole:
                 b_k = gl.where(row < n - t, b_k, 0.0)
-            b_bonus = (gl.sum(b_r * b_k * b_u, 1) * scale)[:, None]
+            b_bonus = gl.sum(b_r * b_k * b_u, 1) * (1.0 if HALF else scale)
             sums = warpgroup_mma_wait(0, deps=sums)
-            if KEEP:
-                b_second = by_key(sums[2], is_sum)
             b_total, b_after = total_of(sums[0], is_sum, HALF), sums[1]
-            if gl.max(gl.where(b_total >= -FITS_TO_END, 0, 1), 0) != 0:  # NaN is not
+            b_second = by_key(sums[2], is_sum) if KEEP else b_total
+            b_power = power_of_middle(b_second, s_power, HALF and KEEP)
+            if too_strong(b_total, b_r, b_k, b_bonus, HALF):
                 stop = t
             else:
-                b_after *= to_log2
+                b_after = b_after * to_log2 + KEYS_LOG2 if HALF else b_after * to_log2
                 b_k *= gl.exp2(b_after)
                 b_r *= gl.exp2(-b_after - b_w * LOG2E)
-                if SCALED:
+                if SCALED and not HALF:
                     b_r *= scale
-                k_pieces = split(b_k)
-                k_split = Split(s_k.index(i)._reinterpret(gl.bfloat16, [C, C], TILE), s.low)
-                v_factor = values(staged, i)
-                store(k_split, k_pieces)
-                r_left = as_left(split(b_r))
+                v_tile, k_tiles = Rounded(s_v.index(i)), (s_k.index(i), s_w.index(i))
+                k_split, k_of_state = store_keys(b_k, s, k_tiles, s_power, row, HALF, KEEP)
+                r_left = as_left(split_in(b_r, HALF))
                 if KEEP:
                     at_checkpoint = ((slot + t // CHECKPOINT) * H + i_h) * K + i_k * C
                     if HALF:
-                        at = at_checkpoint.to(gl.int64) * V + i_v * C
-                        gl.store(checkpoints + at + row * V + col, b_s)
+                        at = checkpoints + at_checkpoint.to(gl.int64) * V + i_v * C + row * V + col
+                        gl.store(at, b_s * FROM_KEYS)
+                        at += H.to(gl.int64) * K * V  # of the state in the middle
                     else:
+                        at = at_checkpoint
                         s_w.index(i).store(rounded(b_s))
-                b_s *= gl.exp2(b_total)[:, None]
-                if HALF:
-                    b_s = now(b_s)
-                state = store_state(s, b_s, HALF)
+                b_s, state = store_state(b_s, b_total, b_power, s, HALF, KEEP)
                 fence_async_shared()
                 barrier()  # all warps' parts of the factors are stored
                 expect_chunk(ready, i, t + 2 * C < n)
                 b_a = product(r_left, transposed(k_split), zeros)
                 b_o = product(r_left, state, zeros)
                 if not KEEP:
-                    b_s = update_state(b_s, k_split, v_factor, 0, C)
+                    b_s = update_state(b_s, k_of_state, v_tile, 0, C)
                 else:  # one more checkpoint, in the middle of the chunk
                     if not HALF:
                         state_at = [at_checkpoint, i_v * C]
                         tma.async_copy_shared_to_global(checkpoints, state_at, s_w.index(i))
-                    b_s = update_state(b_s, k_split, v_factor, 0, FIRST_HALF)
-                b_a = warpgroup_mma_wait(products(k_split, v_factor), deps=(b_a,) + r_left)[0]
-                scores = masked(b_a, b_bonus, s.mask, v_factor)
-                b_o = plus_product(b_o, scores, v_factor, SMALL_FIRST=False)
+                    b_s = update_state(b_s, k_of_state, v_tile, 0, FIRST_HALF)
+                b_a = warpgroup_mma_wait(products(k_of_state, v_tile), deps=(b_a,) + r_left)[0]
+                scores = masked(b_a, b_bonus[:, None], s.mask, DTYPE)
+                b_o = plus_product(b_o, scores, v_tile, SMALL_FIRST=False)
                 if KEEP:
-                    b_s = warpgroup_mma_wait(products(scores, v_factor), deps=(b_s,))
-                    b_middle = b_s * gl.exp2(-b_second)[:, None]
-                    if HALF:
-                        at += H.to(gl.int64) * K * V
-                        there = (row >= 0) & (t + C // 2 < n)
-                        gl.store(checkpoints + at + row * V + col, b_middle, there)
-                    else:
-                        s.more.store(rounded(b_middle))
-                    b_s = update_state(b_s, k_split, v_factor, FIRST_HALF, FIRST_HALF)
+                    b_s = warpgroup_mma_wait(products(scores, v_tile), deps=(b_s,))
+                    there = (row >= 0) & (t + C // 2 < n)
+                    b_s = store_middle(at, b_s, b_second, b_power, there, s, HALF)
+                    b_s = update_state(b_s, k_of_state, v_tile, FIRST_HALF, FIRST_HALF)
                 b_o, b_s = warpgroup_mma_wait(0, deps=(b_o, b_s) + scores)[:2]
-                if not HALF:
+                if HALF:
+                    b_o = finished(b_o, b_bonus, s_v.index(i), whole, scale, SCALED)
+                else:
                     b_s *= gl.exp2(b_total)[:, None]
                 store_chunk(
                     o, o_rows, s_r.index(i), b_o, whole, n - t,
@@ -447,6 +512,8 @@ def wkv6_hopper_kernel(
                         middle_at = [at_checkpoint + H * K, i_v * C]
                         tma.async_copy_shared_to_global(checkpoints, middle_at, s.more)
                 t += C
+        if HALF:
+            b_s *= FROM_KEYS
         if t < n:
             t, b_s = strong_chunks(
                 t, b_s, b_u, n, first, i_h, i_k, i_v, H, slot, scale, tokens,

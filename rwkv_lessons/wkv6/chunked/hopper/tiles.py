@@ -43,10 +43,44 @@ def at_least(x, least):
 
 
 @gluon.jit
+def to_float16(x):
+    """A float32 tile in float16."""
+    return gl.inline_asm_elementwise(
+        "cvt.rn.f16x2.f32 $0, $2, $1;", "=r,r,r", [x], gl.float16, is_pure=True, pack=2
+    )
+
+
+@gluon.jit
 def in_two(x):
     """A float32 tile as two of bfloat16, which hold 16 of its 24 bits."""
     high = rounded(x)
     return high, rounded(x - widened(high))
+
+
+@gluon.jit
+def in_two_by_ptx(x):
+    """`in_two`; of x - high Triton 3.6 makes a fused multiply-add, and negates high before it."""
+    pieces: gl.constexpr = """{
+        .reg .b32 first, second;
+        cvt.rn.bf16x2.f32 $0, $3, $2;
+        shl.b32 first, $0, 16;
+        and.b32 second, $0, 0xffff0000;
+        sub.f32 first, $2, first;
+        sub.f32 second, $3, second;
+        cvt.rn.bf16x2.f32 $1, second, first;
+    }"""
+    return gl.inline_asm_elementwise(
+        pieces, "=&r,=&r,r,r", [x], (gl.bfloat16, gl.bfloat16), is_pure=True, pack=2
+    )
+
+
+@gluon.jit
+def difference(x, y):
+    """x - y of float32 tiles, in PTX for the reason in `in_two_by_ptx`."""
+    both: gl.constexpr = "sub.f32 $0, $2, $4; sub.f32 $1, $3, $5;"
+    return gl.inline_asm_elementwise(
+        both, "=&f,=&f,f,f,f,f", [x, y], gl.float32, is_pure=True, pack=2
+    )
 
 
 @gluon.jit
@@ -114,6 +148,23 @@ def below_and_on_diagonal(x, on, mask):
     mask: an int16 tile whose upper bytes are full below the diagonal, and whose lower ones on it.
     """
     return by_masks(x, on, mask, UPPER, LOWER)
+
+
+@gluon.jit
+def below_and_on_diagonal_in_float16(x, on, mask):
+    """`below_and_on_diagonal`, in float16."""
+    either: gl.constexpr = (
+        "{ .reg .b32 one, other;"
+        "prmt.b32 one, $3, 0, " + UPPER + ";"
+        "prmt.b32 other, $3, 0, " + LOWER + ";"
+        "and.b32 one, one, $1;"
+        "and.b32 other, other, $2;"
+        "or.b32 $0, one, other; }"
+    )
+    x, on = gl.broadcast(to_float16(x), on)
+    return gl.inline_asm_elementwise(
+        either, "=r,r,r,r", [x, on, mask], gl.float16, is_pure=True, pack=2
+    )
 
 
 @gluon.jit
