@@ -349,8 +349,8 @@ def _decode_compact(tensors, sizes, scale, which, scales, tokens):
     """`mla_decode` with an FP8 cache or lists of tokens; arguments checked."""
     q, q_rope, latent, k_rope, w_k, w_v = tensors
     paged = which["block_table"] is not None
-    given = q, latent, scales, k_rope, paged
-    if not q.is_cuda or not compact.takes(*given, devices.gpu_of(q.device)):
+    cache = q, latent, scales, k_rope, paged
+    if not q.is_cuda or not compact.takes(*cache, devices.gpu_of(q.device)):
         return attend_plainly(absorbed, tensors, sizes, scale, which, scales, tokens)
     _refuse_gradients(tensors)
     tensors = absorb(q, w_k), q_rope, latent, k_rope, w_v

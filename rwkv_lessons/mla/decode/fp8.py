@@ -58,7 +58,7 @@ class Fp8Sizes(NamedTuple):
     k_n: int  # of its keys with rope, in words
     s_g: int  # from the scale of a group to that of the next: 1, or 0 if there is only one
     PAGE: int  # tokens of a page; 0: no pages
-    LISTED: bool  # whether `tokens` says which tokens are seen
+    LISTED: bool  # whether `tokens` says which tokens are visible
     PDL: bool
 
 
@@ -241,15 +241,15 @@ def decode_fp8_kernel(
         w_k = words_of(k_rope, next_w, k_n, 0)
         n = n0 + 2 * TOKENS
         next_w = rows_of(n + o_w, stop, end, tokens, table, first, pages, PAGE, LISTED)
-        seen = (row >= 0)[:, None]
+        visible = (row >= 0)[:, None]
         if not LISTED:
-            seen = seen & ((n0 + o_n)[:, None] <= last[None, :])
+            visible = visible & ((n0 + o_n)[:, None] <= last[None, :])
         row = next_n
         next_n = rows_of(n + o_n, stop, end, tokens, table, first, pages, PAGE, LISTED)
 
         x_0, x_1, x_2, x_3, x_k = warpgroup_mma_wait(0, deps=(x_0, x_1, x_2, x_3, x_k))
         b_s = x_0 * f_0[:, None] + x_1 * f_1[:, None] + x_2 * f_2[:, None] + x_3 * f_3[:, None]
-        b_s = gl.where(seen, (b_s * unit[None, :] + x_k) * scale, float("-inf"))
+        b_s = gl.where(visible, (b_s * unit[None, :] + x_k) * scale, float("-inf"))
         # Relative to a maximum of weight times scale, no weight is too large for float16.
         most = gl.maximum(gl.maximum(f_0, f_1), gl.maximum(f_2, f_3))
         least = gl.minimum(gl.minimum(f_0, f_1), gl.minimum(f_2, f_3))
