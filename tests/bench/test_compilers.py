@@ -19,7 +19,7 @@ def test_the_page_has_the_recorded_tables():
     text = PAGE.read_text(encoding="utf-8")
     for part in compilers.table(columns).split("\n\n"):
         assert part in text
-    assert {x["date"] for x in columns} == {"2026-11-25"} and "Compiled on 2026-11-25" in text
+    assert all(x["date"] in text for x in columns)
 
 
 def test_each_kernel_of_the_table_is_launched_by_the_library():

@@ -31,10 +31,14 @@ from warplens.compiled.disassembler import disassembled
 TABLE = RECORDS / "compilers.json"
 ARCHITECTURE = "sm_90"
 FIGURES = ("registers", "spilled bytes", "instructions", "shared bytes")
+FUSED = "wkv7 fused 64 bfloat16 log training"
 # (What the table calls it, kernel, call, which of that call's launches of the kernel).
 KERNELS = (
     ("WKV-6, forward (Gluon)", "wkv6_hopper_kernel", "wkv6 chunked 64 bfloat16 training", 0),
     ("WKV-6, backward (Gluon)", "sweep_hopper_kernel", "wkv6 chunked 64 bfloat16 training", 0),
+    ("WKV-7 in one launch, forward (Gluon)", "wkv7_hopper_kernel", FUSED, 0),
+    ("WKV-7 in one launch, reverse (Gluon)", "wkv7_reverse_kernel", FUSED, 0),
+    ("WKV-7 in one launch, gradients (Gluon)", "wkv7_tile_gradients_kernel", FUSED, 0),
     ("WKV-7, chunks' maps", "wkv7_maps_kernel", "wkv7 chunked 64 bfloat16 raw training", 0),
     ("WKV-7, sweep", "wkv7_sweep_kernel", "wkv7 chunked 64 bfloat16 raw training", 0),
     ("WKV-7, gradients", "wkv7_chunk_gradients_kernel", "wkv7 chunked 64 bfloat16 raw training", 1),
