@@ -17,6 +17,7 @@ def method_for(
     gradients: bool,
     gpu: Gpu = ...,
     alike: bool = True,
+    packed: bool = False,
 ) -> str: ...
 def wkv7(
     r: Tensor,
