@@ -150,14 +150,14 @@ def store_tile(o, o_rows, s_o, row, column, at, step, left):
 
 
 @gluon.jit
-def store_o(o, o_rows, s_o, row, column, at, step, left, cut):
+def store_o(o, o_rows, s_o, row, column, at, step, tokens, cut):
     """`store_tile` to o, or to that of the identity."""
     if cut is None:
-        store_tile(o, o_rows, s_o, row, column, at, step, left)
+        store_tile(o, o_rows, s_o, row, column, at, step, tokens)
     elif cut[0] != 0:
-        store_tile(cut[2], o_rows, s_o, row, column, at, step, left)
+        store_tile(cut[2], o_rows, s_o, row, column, at, step, tokens)
     else:
-        store_tile(o, o_rows, s_o, row, column, at, step, left)
+        store_tile(o, o_rows, s_o, row, column, at, step, tokens)
 
 
 @gluon.jit

@@ -119,20 +119,20 @@ def forward(r, w, k, v, a, b, s0, cu_seqlens, scale, decay, keep):
     G = segments_for(r, cu_seqlens, keep)
     o, s1 = torch.empty_like(inputs[3]), r.new_empty((S * G, H, K, V), dtype=torch.float32)
     states = r.new_empty((spans_of(r, cu_seqlens), H, V, K) if keep else 0)
-    kept, of_identity, programs = states if keep else None, (None, None, None), S * H
+    saved, of_identity, programs = states if keep else None, (None, None, None), S * H
     if G > 1:
-        of_identity, programs = for_identity(G, o, s1, kept), (2 * G - 1) * S * H
+        of_identity, programs = for_identity(G, o, s1, saved), (2 * G - 1) * S * H
     launch(
         programs,
         (*map(tiles_of, inputs), *inputs, s1 if s0 is None else s0.contiguous(),
          None if cu_seqlens is None else cu_seqlens.contiguous(), tiles_of(o), o, s1,
-         kept, None if G == 1 else tiles_of(of_identity[0]), *of_identity[:2],
-         of_identity[0] if kept is None else of_identity[2]),
+         saved, None if G == 1 else tiles_of(of_identity[0]), *of_identity[:2],
+         of_identity[0] if saved is None else of_identity[2]),
         (int(s0 is not None), T // G, H, scale, S * G, G),
         Form(FORMS[decay], scale != 1.0, G > 1),
     )  # fmt: skip
     if G > 1:
-        s1 = add_segments(G, s1, o, kept, of_identity, False)
+        s1 = add_segments(G, s1, o, saved, of_identity, False)
     return o, s1, states, r.new_empty(0)
 
 
