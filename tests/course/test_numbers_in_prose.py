@@ -459,7 +459,7 @@ SENTENCES = (
     Said("designs_wkv6", r"\| any decay \| 0.80; 3.6 \| #; # \|",
          lambda: tuple(ms("wkv6-decays", f"wkv6, one channel in 64 at -5{x}")
                        for x in ("", ", both passes"))),
-    Said("designs_wkv6", r"\| float16 \| 0.49; 2.2 \| #;",
+    Said("designs_wkv6", r"\| float16 \| 0.50; 2.2 \| #(?:\\\*)?;",
          lambda: (ms("wkv6-sizes", "wkv6", MAIN, "float16"),)),
     Said("designs_wkv6", r"\| B=4 H=32 N=128 \| 0.31; 1.35 \| #; # \|",
          lambda: tuple(ms(x, "wkv6", (4, 4096, 32, 128), "bfloat16")
