@@ -186,7 +186,7 @@ def run_forward(
     if cu_seqlens is None and segment_maps is None:
         signature = looks(arguments, "wkv6 forward", scale, raw_decay)
         if again := replay(signature):
-            return again(arguments)
+            return tuple(again(arguments))
     r, k, v, w, u = r.contiguous(), k.contiguous(), v.contiguous(), w.contiguous(), u.contiguous()
     (B, T, H, K), V, device = r.shape, v.shape[3], r.device
     S, packed = sequences_in(r, cu_seqlens), cu_seqlens is not None
