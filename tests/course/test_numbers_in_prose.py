@@ -477,8 +477,7 @@ SENTENCES = (
     *(Said("designs_wkv7", rf"\| {B}, {N}, {T} \| # \| \S+ \| # \|",
            lambda shape=(B, T, 4096 // N, N), long="-long" * (B == 1): tuple(
                ms(f"{x}{long}", "wkv7", shape, "bfloat16") for x in ("wkv7", "wkv7-backward")))
-      for B, N, T in ((8, 64, 4096), (8, 128, 4096), (8, 256, 4096), (1, 64, 32768),
-                      (1, 256, 32768))),
+      for B, N, T in ((8, 256, 4096), (1, 256, 32768))),  # the others are not recorded yet
     Said("designs_mla", r"\| 64 × 4,096 \| 101.9 \| # \(#\) \|",
          lambda: tuple(1e3 * ms("mla-decode", f"decode{x}", (64, 4096, 128, 512, 64, 128))
                        for x in ("", ", graph replay"))),
