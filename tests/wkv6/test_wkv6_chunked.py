@@ -336,6 +336,24 @@ def test_tiles_on_a_gpu(dtype, shape, w):
 
 @tiled
 @pytest.mark.gpu
+@pytest.mark.parametrize("w", ["mixed", -0.01, -1.5])
+@pytest.mark.parametrize("K", [64, 128])
+def test_tokens_swept_ahead_and_states_of_pieces_on_a_gpu(K, w, monkeypatch):
+    monkeypatch.setattr(chunked, "cut_on_hopper", lambda *_: (256, 3, 512, 2))
+    x = make(2, 1790, 3, K, K, w, torch.bfloat16, device="cuda")
+    near(wkv6_chunked(*x), expected(x), {"": 2.4e-3, "s1": 2**-15}, NAMES)
+
+
+@tiled
+@pytest.mark.gpu
+@pytest.mark.parametrize("w", ["mixed", -0.01, -1.5, -5.0])
+def test_heads_of_128_in_segments_on_a_gpu(w):
+    x = make(1, 4096, 8, 128, 128, w, torch.bfloat16, device="cuda")
+    near(wkv6_chunked(*x), expected(x), {"": 2.4e-3, "s1": 2**-15}, NAMES)
+
+
+@tiled
+@pytest.mark.gpu
 @pytest.mark.parametrize("raw_decay", [False, True])
 def test_tiles_of_packed_sequences_on_a_gpu(raw_decay):
     x, cu_seqlens = packed(torch.bfloat16, 64, 64, [0, 1, 1, 70, 1135, 4000], "cuda")
