@@ -20,7 +20,7 @@ def launched(monkeypatch):
     """What launches got lately; nothing is known yet."""
     monkeypatch.setattr(replay, "_known", {})
     monkeypatch.setattr(launch_tiles, "encoded", {})
-    monkeypatch.setattr(launch_tiles, "_metadata", {(64, torch.bfloat16): "of 64 rows"})
+    monkeypatch.setattr(launch_tiles, "_metadata", {(64, 64, torch.bfloat16): "of 64 rows"})
     monkeypatch.setattr(
         launch_tiles, "make_tensordesc_arg", lambda x, kind: [(kind, x.base.data_ptr()), *x.shape]
     )

@@ -223,8 +223,9 @@ MISTAKES = {  # name → what stands in the kernel, or in what it calls, and wha
         "inside_of_runs",
     ),
     "S makes room too early": (
-        "        b_st, b_dr = warpgroup_mma_wait(0, deps=(b_st, b_dr))\n",
+        "    b_st, b_dr = warpgroup_mma_wait(0, deps=(b_st, b_dr))\n",
         "",
+        "chunk_gradients",
     ),
     "the states of the chunk at hand": ("+ t // T32 - 1) * H", "+ t // T32) * H"),
     "decays of the wrong half": (
@@ -238,7 +239,11 @@ MISTAKES = {  # name → what stands in the kernel, or in what it calls, and wha
         "two_runs",
     ),
     "what passes the chunk without its decays": (", KEYS) * d.early", ", KEYS)", "one_run"),
-    "dw of decays as they were weakened": ("- WEAK) * LOG2E, 0.0)", "- WEAK) * 0.0, 0.0)"),
+    "dw of decays as they were weakened": (
+        "- WEAK) * LOG2E, 0.0)",
+        "- WEAK) * 0.0, 0.0)",
+        "chunk_gradients",
+    ),
     "the chunk before the last overwrites results": (
         "    if not FIRST:\n        tma.store_wait(0)\n",
         "",
