@@ -1,5 +1,7 @@
 """A call of latent attention with everything that nobody may read full of NaN."""
 
+import math
+
 import torch
 
 OUTSIDE = 2147480000  # in a block table where no page is needed
@@ -70,3 +72,15 @@ def in_float64(tensors, **which):
 def relative_error(o, expected):
     """‖o − ref‖ / ‖ref‖; NaN if any element is, 0 if both are zeros."""
     return float((o.double() - expected).norm() / expected.norm().clamp_min(1e-300))
+
+
+def near(result, expected, limits):
+    """Holds o and the log-sum-exp against float64; limits: of o's error, by dtype."""
+    (o, lse), (expected, expected_lse) = result, expected
+    assert o.shape == expected.shape and lse.shape == expected_lse.shape
+    assert not o.isnan().any()
+    assert relative_error(o, expected) < limits[o.dtype]
+    seen = expected_lse.isfinite()
+    assert torch.equal(lse == -math.inf, ~seen) and not o[~seen].any()
+    # Scores of the half types are float32 sums of exact products: as near as float32 is.
+    torch.testing.assert_close(lse[seen].double(), expected_lse[seen], rtol=1e-5, atol=1e-5)
