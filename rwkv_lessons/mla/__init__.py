@@ -18,7 +18,7 @@ import torch
 from ..runtime.arguments import check_count, checked
 from ..runtime.packages import TRITON
 from .absorbed import absorbed, mla_absorbed
-from .arguments import check_arguments
+from .arguments import check_arguments, learns
 from .cache import fp8_cache, fp8_cache_parts
 from .prefill.prefill import mla_prefill, prefill
 from .reference import mla_reference
@@ -121,20 +121,16 @@ def mla(
     tensors = (q, q_rope, latent, k_rope, w_k, w_v)
     which = {"lengths": lengths, "left_padding": left_padding, "block_table": block_table}
     if scales is not None or tokens is not None:
-        method = mla_absorbed if not q.is_cuda or _learns(tensors) else __getattr__("mla_decode")
+        method = mla_absorbed if not q.is_cuda or learns(*tensors) else __getattr__("mla_decode")
         return method(*tensors, scale=scale, **which, scales=scales, tokens=tokens)
     sizes = check_arguments(*tensors, scale=scale, **which)
     expand = w_k is not None and sizes.M > break_even.unchecked(sizes.K, sizes.R, sizes.V)
     if expand or sizes.M >= PREFILL_FROM:
         return prefill(*tensors, sizes, scale, **which)
-    if _learns(tensors) or not q.is_cuda:
+    if learns(*tensors) or not q.is_cuda:
         return absorbed(*tensors, sizes, scale, **which)
     decode = (_decode if torch.compiler.is_compiling() else _known_decode)()
     return decode(*tensors, sizes, scale, **which)
-
-
-def _learns(tensors):
-    return torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
 
 
 @checked(K=check_count, R=check_count, V=check_count)

@@ -38,8 +38,6 @@ def mla_absorbed(
     which = {"lengths": lengths, "left_padding": left_padding, "block_table": block_table}
     more = {"scales": scales, "tokens": tokens}
     sizes = check_arguments(*tensors, scale=scale, **which, **more)
-    if scales is None and tokens is None:
-        return absorbed(*tensors, sizes, scale, **which)
     return attend_plainly(absorbed, tensors, sizes, scale, which, **more)
 
 

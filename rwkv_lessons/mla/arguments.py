@@ -104,6 +104,11 @@ def check_arguments(
     return sizes
 
 
+def learns(*tensors):
+    """Whether a call with these tensors, some of which may be None, needs gradients."""
+    return torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
+
+
 def _check_fp8(q, latent, scales):
     """The dtypes and devices of an FP8 latent and its scales."""
     for name, x, dtype in (("latent", latent, FP8), ("scales", scales, torch.float32)):

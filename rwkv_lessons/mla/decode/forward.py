@@ -28,7 +28,7 @@ from ...runtime.launch_triton import launch
 from ...runtime.operators import call
 from ...runtime.plain import launches_directly
 from ..absorbed import absorb, absorbed
-from ..arguments import LARGEST_RANK, check_arguments
+from ..arguments import LARGEST_RANK, check_arguments, learns
 from ..cache import attend_plainly
 from . import compact, turns
 from .combine import ROWS, WARPS, combine_hopper_kernel, pieces_in_flight
@@ -361,7 +361,7 @@ def _decode_compact(tensors, sizes, scale, which, scales, tokens):
 
 
 def _refuse_gradients(tensors):
-    if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors):
+    if learns(*tensors):
         raise ValueError("mla_decode has no gradients: use mla, or call it under torch.no_grad()")
 
 

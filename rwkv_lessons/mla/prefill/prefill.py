@@ -17,7 +17,13 @@ from ...runtime.operators import call, refuse_second_gradients
 from ...runtime.packages import TRITON
 from ...runtime.precision import outside_autocast, product
 from ..absorbed import absorb, absorbed
-from ..arguments import LARGEST_RANK, check_arguments, filled_slots, gather_cache
+from ..arguments import (
+    LARGEST_RANK,
+    check_arguments,
+    filled_slots,
+    gather_cache,
+    learns,
+)
 from ..reference import reference
 
 LARGEST_HEAD = 256  # that fits on the chip; absorbed, float32 of rank 512 would spill 6 to 20 KB
@@ -190,16 +196,16 @@ def prefill(q, q_rope, latent, k_rope, w_k, w_v, sizes, scale, lengths, left_pad
     arguments = (q, q_rope, latent, k_rope, w_k, w_v)
     lengths, left_padding = (x if x is None else x.contiguous() for x in (lengths, left_padding))
     which = {"lengths": lengths, "left_padding": left_padding}
-    learns = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in arguments)
-    stays = w_k is None or (not learns and stays_absorbed(sizes, q.dtype))
+    training = learns(*arguments)
+    stays = w_k is None or (not training and stays_absorbed(sizes, q.dtype))
     size, largest = max(sizes.K, sizes.V), LARGEST_HEAD
     if stays:
         size, largest = sizes.R, LARGEST_RANK.get(q.dtype, 0)
-    if learns:
+    if training:
         largest = 0 if stays else LARGEST_HEAD_WITH_GRADIENTS
     if not q.is_cuda or q.dtype == torch.float64 or size > largest:
         return (absorbed if stays else reference)(*arguments, sizes, scale, **which)
-    if learns:
+    if training:
         empty = ~filled_slots(sizes, device=q.device, **which)
         return attend_with_gradients(*arguments, float(scale), lengths, left_padding, empty)
     arguments = (*arguments, float(scale), lengths, left_padding, stays)
