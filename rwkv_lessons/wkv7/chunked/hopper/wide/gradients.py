@@ -34,7 +34,6 @@ from .....runtime.launch_tiles import launch_tiles
 from .....sequences.hopper_tiles import tiles
 from .....sequences.spans import bounds_of_span, span_bounds
 from ....decays import FORMS, OF_CLAMP, RAW
-from ..forward import aligned
 from ..layouts import FLAT, LOG2E, TILE, N, barrier, rounded, widened
 from ..maps import FITS
 from ..products import fast_log_decay, flipped, gradient_of_w, in_two, times, visible, zero_of
@@ -306,12 +305,11 @@ def states_of(x):
 def tile_gradients(
     r, w, k, v, a, b, do, states, d_states, z, dy, cu_seqlens=None, scale=1.0, decay="log"
 ):
-    """The gradients of r, w, k, a and b, from what sweep.py has kept forward and back."""
-    if r.is_cuda and r.get_device() != torch.cuda.current_device():
-        with torch.cuda.device(r.device):
-            arguments = r, w, k, v, a, b, do, states, d_states, z, dy, cu_seqlens, scale, decay
-            return tile_gradients(*arguments)
-    inputs = [aligned(x) for x in (r, w, k, v, a, b, do)]
+    """The gradients of r, w, k, a and b, from what sweep.py has kept forward and back.
+
+    r, w, k, v, a, b and do are `aligned`, on torch's current device.
+    """
+    inputs = r, w, k, v, a, b, do
     (_, T, H, _), programs = r.shape, states.shape[0] * r.shape[2]
     bounds = span_bounds(None if cu_seqlens is None else cu_seqlens.contiguous(), T, N.value)
     dr, dw, dk, da, db = (torch.empty_like(x) for x in (*inputs[:3], *inputs[4:6]))

@@ -260,7 +260,11 @@ def forward(r, w, k, v, a, b, s0, cu_seqlens, scale, decay, keep):
     states: in bfloat16, `[spans, H, V, K]`, see sequences/spans.py. zᵀ: what tokens read through
     a, in bfloat16, `[spans, H, V, 64]`.
     """
-    return swept((r, w, k, v, a, b), s0, cu_seqlens, scale, decay, keep, False)
+    if r.is_cuda and r.get_device() != torch.cuda.current_device():
+        with torch.cuda.device(r.device):
+            return forward(r, w, k, v, a, b, s0, cu_seqlens, scale, decay, keep)
+    inputs = [aligned(x) for x in (r, w, k, v, a, b)]
+    return swept(inputs, s0, cu_seqlens, scale, decay, keep, False)
 
 
 def state_gradients(r, w, k, do, a, b, ds1, cu_seqlens, scale, decay):
@@ -269,11 +273,8 @@ def state_gradients(r, w, k, do, a, b, ds1, cu_seqlens, scale, decay):
 
 
 def swept(inputs, s0, cu_seqlens, scale, decay, keep, reverse):
+    """Either sweep of inputs that are `aligned`, on torch's current device."""
     r = inputs[0]
-    if r.is_cuda and r.get_device() != torch.cuda.current_device():
-        with torch.cuda.device(r.device):
-            return swept(inputs, s0, cu_seqlens, scale, decay, keep, reverse)
-    inputs = [aligned(x) for x in inputs]
     (_, T, H, K), S = r.shape, sequences_in(r, cu_seqlens)
     o, s1 = torch.empty_like(inputs[3]), r.new_empty((S, H, K, K), dtype=torch.float32)
     spans = spans_of(r, cu_seqlens)
