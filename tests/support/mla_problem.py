@@ -80,7 +80,7 @@ def near(result, expected, limits):
     assert o.shape == expected.shape and lse.shape == expected_lse.shape
     assert not o.isnan().any()
     assert relative_error(o, expected) < limits[o.dtype]
-    seen = expected_lse.isfinite()
-    assert torch.equal(lse == -math.inf, ~seen) and not o[~seen].any()
+    finite = expected_lse.isfinite()
+    assert torch.equal(lse == -math.inf, ~finite) and not o[~finite].any()
     # Scores of the half types are float32 sums of exact products: as near as float32 is.
-    torch.testing.assert_close(lse[seen].double(), expected_lse[seen], rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(lse[finite].double(), expected_lse[finite], rtol=1e-5, atol=1e-5)
