@@ -81,7 +81,7 @@ class Ladder:
     name: str  # `ladder <name>` measures it
     rungs: tuple[Rung, ...]
     finished: str  # a key of the package's METHODS
-    limit_s: int = 90
+    limit_s: int = 240
     dtypes: tuple[str, ...] = ("float32",)  # what it is shown in first comes first
     beside: tuple[str, str] | None = None  # (label, key of METHODS), shown after the first rung
     shape: tuple[int, ...] = ()  # that it is measured at; those of the operation if empty
@@ -106,7 +106,7 @@ class RecordPlan:
 
     name: str
     arguments: str
-    limit_s: int = 60
+    limit_s: int = 150
     table: str | None = "methods"  # a key of report/tables.py's KINDS; None: on no page
     needs: str | None = None  # a module, or a variable, without which there is nothing to compare
     named: bool = True  # --record needs the name: it is not the command's own
@@ -119,7 +119,7 @@ class RecordPlan:
         return f"{BENCH} {self.arguments} --record{named}"
 
 
-def own(name, arguments, limit_s=60, table="methods", needs=None):
+def own(name, arguments, limit_s=150, table="methods", needs=None):
     """A record under its command's own name, which holds everything that the command measures."""
     return RecordPlan(name, arguments, limit_s, table, needs, named=False)
 

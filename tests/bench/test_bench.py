@@ -487,3 +487,9 @@ def test_the_ladder_on_this_gpu(capsys):
     assert len(done) == len(LADDERS["wkv5"].rungs) + len(BLOCKS)
     refused = [line for line in done if line not in timed]  # 512 threads want too many registers
     assert len(refused) == 1 and "[512]" in refused[0] and "RESOURCES" in refused[0]
+
+
+def test_a_case_of_sequence_parallel_that_does_not_exist_is_refused(capsys):
+    with pytest.raises(SystemExit) as end:
+        main(["sequence-parallel", "--quick", "--methods", "wkv9"])
+    assert end.value.code == 2 and "no method wkv9: there are wkv6," in capsys.readouterr().err

@@ -23,7 +23,13 @@ import torch
 import torch.distributed as dist
 
 from rwkv_lessons import wkv6, wkv7
-from rwkv_lessons.bench.commands.run import asked_shapes, check_name, keep, refuse_a_part
+from rwkv_lessons.bench.commands.run import (
+    asked_shapes,
+    check_name,
+    choose,
+    keep,
+    refuse_a_part,
+)
 from rwkv_lessons.bench.show import console, rows_table
 from rwkv_lessons.bench.taken import methods_taken
 from rwkv_lessons.distributed import (
@@ -61,6 +67,7 @@ def command(options):
         raise ValueError("no two NVIDIA GPUs here: times of a CPU are not recorded")
     refuse_a_part(options, options.shape, options.methods, options.quick)
     check_name(options, NAME)
+    choose(dict.fromkeys(CASES), options.methods)
     if "RANK" not in os.environ:
         return start()
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if cuda else torch.device("cpu")
@@ -90,10 +97,8 @@ def _measure_all(options, device):
     origin = provenance(options.commit) if options.record is not None and first else None
     rows = []
     for shape in asked_shapes(options, SEQUENCE_PARALLEL):
-        for case in CASES:
+        for case in choose(dict.fromkeys(CASES), options.methods):
             operation = case.split(",")[0]
-            if options.methods and case not in options.methods:
-                continue
             if shape[2] > MOST.get(operation, shape[2]):
                 continue
             rows += measure(case, shape, device, 3 if options.quick else 8)
