@@ -4,17 +4,16 @@ import copy
 import inspect
 
 import torch
-from triton.backends.nvidia import driver
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from .bounded import Table
 from .gluon_names import restore_older_names
-from .remembered_launches import REMEMBERS, first_launches, machine_code
+from .remembered_launches import REMEMBERS, first_launches, machine_code, tile_encoder
 
 restore_older_names()
 _metadata = {}  # by the kind of a description
 # Private: without it no launch is remembered, and Triton makes this of each description.
-make_tensordesc_arg = getattr(driver, "make_tensordesc_arg", None)
+make_tensordesc_arg = tile_encoder()
 encoded = Table(4096)  # by address and key: what `encode` returned, some 500 bytes each
 
 

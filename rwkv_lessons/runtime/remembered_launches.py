@@ -30,17 +30,33 @@ class UnknownTriton(UserWarning):
 
 def unknown():
     """What is not there, or not as remembered launches need it."""
-    names = tuple(inspect.signature(driver.CudaLauncher.__call__).parameters)
+    names = _parameters(driver.CudaLauncher.__call__)
     as_in_3_7 = names == (*AT_FIRST, *AFTER, "args")
     as_in_3_6 = names == (*AT_FIRST, "args")
     if not as_in_3_7 and not (as_in_3_6 and driver._BASE_ARGS_FORMAT == FORMAT_OF_3_6):
         yield f"triton's CudaLauncher.__call__({', '.join(names)})"
     has = {*CompiledKernel.__init__.__code__.co_names, *vars(CompiledKernel)}
     yield from sorted(f"CompiledKernel.{x}" for x in {"run", "function", "packed_metadata"} - has)
-    if not hasattr(driver, "make_tensordesc_arg"):
+    if tile_encoder() is None:
         yield "triton's make_tensordesc_arg"
     if torch.version.cuda and not hasattr(torch._C, "_cuda_getCurrentRawStream"):
         yield "torch._C._cuda_getCurrentRawStream"
+
+
+def tile_encoder():
+    """Triton's own (description of tiles, metadata) → what a kernel gets; None if it is unknown.
+
+    From 3.8 on it takes a third argument, which other vendors' GPUs need and this one ignores.
+    """
+    encode = getattr(driver, "make_tensordesc_arg", None)
+    names = _parameters(encode) if encode else ()
+    if names == ("arg", "metadata", "_"):
+        return lambda described, metadata: encode(described, metadata, ())
+    return encode if names == ("arg", "metadata") else None
+
+
+def _parameters(function):
+    return tuple(inspect.signature(function).parameters)
 
 
 def may_remember():

@@ -86,6 +86,27 @@ def test_a_kernel_without_its_parts_is_unknown(monkeypatch):
     ]
 
 
+def of_3_7(arg, metadata):
+    return [arg, metadata]
+
+
+def of_3_8(arg, metadata, _):
+    return [arg, metadata]
+
+
+def of_another(arg, metadata, cluster):
+    return [arg, metadata]
+
+
+@pytest.mark.parametrize("encode, known", [(of_3_7, True), (of_3_8, True), (of_another, False)])
+def test_tiles_are_encoded_as_this_triton_does_it(monkeypatch, encode, known):
+    monkeypatch.setattr(remembered_launches.driver, "make_tensordesc_arg", encode)
+    encoder = remembered_launches.tile_encoder()
+    assert (encoder is not None) == known
+    assert ("triton's make_tensordesc_arg" in remembered_launches.unknown()) != known
+    assert not known or encoder(1, 2) == [1, 2]
+
+
 def test_a_triton_that_does_not_encode_tiles_for_others_is_unknown_and_no_import_fails():
     code = """
 import warnings
