@@ -424,8 +424,8 @@ SENTENCES = (
     Said("27", r"the difference of the two times, that is about # TB/s",
          lambda: per_byte()[:1], within=0.1),
     Said("27", r"over # µs for everything that happens once", lambda: per_byte()[1:], within=0.4),
-    Said("27", r"nearly two thirds of what the GPU could",
-         lambda: (share_of_products(),), (2 / 3,), 0.1),
+    Said("27", r"nearly three quarters of what the GPU could",
+         lambda: (share_of_products(),), (3 / 4,), 0.05),
     Said("28", r"one short sequence takes # ms a token, prompt included",
          lambda: (generated("latent graph"),), within=0.05),
     Said("28", r"for one short sequence it is slower than `eager`",
@@ -460,14 +460,15 @@ SENTENCES = (
     Said("designs_wkv6", r"\| any decay \| 0.80; 3.6 \| #; # \|",
          lambda: tuple(ms("wkv6-decays", f"wkv6, one channel in 64 at -5{x}")
                        for x in ("", ", both passes"))),
-    Said("designs_wkv6", r"\| float16 \| 0.50; 2.2 \| #(?:\\\*)?;",
-         lambda: (ms("wkv6-sizes", "wkv6", MAIN, "float16"),)),
-    Said("designs_wkv6", r"\| B=4 H=32 N=128 \| 0.31; 1.35 \| #; #(?:\\\*)? \|",
+    Said("designs_wkv6", r"\| float16 \| 0.50; 2.2 \| #; # \|",
+         lambda: tuple(ms(x, "wkv6", MAIN, "float16")
+                       for x in ("wkv6-sizes", "wkv6-backward-sizes"))),
+    Said("designs_wkv6", r"\| B=4 H=32 N=128 \| 0.31; 1.35 \| #; # \|",
          lambda: tuple(ms(x, "wkv6", (4, 4096, 32, 128), "bfloat16")
                        for x in ("wkv6-sizes", "wkv6-backward-sizes"))),
     Said("designs_wkv6", r"\| float32 \| 1.9; 5 \| #; # \|",
          lambda: tuple(ms(x, "wkv6", MAIN, "float32") for x in ("wkv6", "wkv6-backward"))),
-    Said("designs_wkv6", r"\| B=1 T=32768 \| 0.55; 2.0 \| #(?:\\\*)?; #(?:\\\*)? \|",
+    Said("designs_wkv6", r"\| B=1 T=32768 \| 0.55; 2.0 \| #; # \|",
          lambda: tuple(ms(x, "wkv6", (1, 32768, 64, 64), "bfloat16")
                        for x in ("wkv6-small", "wkv6-backward-small"))),
     Said("designs_wkv6", r"\| one token, B=256 \| 0.135 \| # \|",
@@ -478,7 +479,8 @@ SENTENCES = (
     *(Said("designs_wkv7", rf"\| {B}, {N}, {T} \| # \| \S+ \| # \|",
            lambda shape=(B, T, 4096 // N, N), long="-long" * (B == 1): tuple(
                ms(f"{x}{long}", "wkv7", shape, "bfloat16") for x in ("wkv7", "wkv7-backward")))
-      for B, N, T in ((8, 256, 4096), (1, 256, 32768))),  # the others are not recorded yet
+      for B, N, T in ((8, 64, 4096), (8, 128, 4096), (8, 256, 4096), (1, 64, 32768),
+                      (1, 256, 32768))),
     Said("designs_mla", r"\| 64 × 4,096 \| 101.9 \| # \(#\) \|",
          lambda: tuple(1e3 * ms("mla-decode", f"decode{x}", (64, 4096, 128, 512, 64, 128))
                        for x in ("", ", graph replay"))),

@@ -8,7 +8,9 @@ import pytest
 import torch
 
 from rwkv_lessons.bench.commands import serving
+from rwkv_lessons.bench.commands.mla_decode import LISTED
 from rwkv_lessons.operations import operation_of, work
+from rwkv_lessons.operations.mla import least_mla_compact
 from rwkv_lessons.records import fingerprint as source
 from rwkv_lessons.records import provenance
 from rwkv_lessons.records.fingerprint import fingerprint, fingerprints_of_kernels, kernel_code
@@ -64,8 +66,15 @@ def test_no_kernel_has_changed_since_it_was_measured():
 
 
 def least_work(name, row):
-    """A serving call's depends on its pool and on what it writes, which its name says."""
+    """A serving call's depends on its pool and on what it writes, a decode step's on its cache.
+
+    The method's name says which.
+    """
     operation = operation_of(name)
+    method = row.method.removesuffix(", graph replay")
+    if name == "mla-decode" and method in ("fp8", "lists", "fp8 lists"):
+        tokens = row.shape[1] if method == "fp8" else min(row.shape[1], LISTED)
+        return least_mla_compact(*row.shape, tokens=tokens, fp8=method != "lists")
     if operation.command != "serving:command":
         return work(name, row.shape, row.dtype)
     kind = next((x for x in ("verify", "commit") if row.method.startswith(x)), "")
