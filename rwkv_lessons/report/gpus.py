@@ -57,7 +57,8 @@ def least_times():
 
 def warps():
     """A table in markdown: warps of each kernel that fit on an SM, and the bytes it spills."""
-    lines = [f"| kernel | {' | '.join(GPUS)} |", "|---" * (len(GPUS) + 1) + "|"]
+    head = " | ".join(("warps on an SM / spilled bytes a thread", *GPUS))
+    lines = [f"| {head} |", "|---" * (len(GPUS) + 1) + "|"]
     _, rows = load()
     for label, kernel, call in KERNELS:
         cells = []
