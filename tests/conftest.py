@@ -60,3 +60,11 @@ def pytest_configure():
             outer.clear()
 
     interpreter._patch_lang, interpreter.GridExecutor.__call__ = remembered, restored
+
+
+@pytest.fixture
+def on_an_h200(monkeypatch):
+    """The rule is that of an H200, whatever GPU is here."""
+    from rwkv_lessons.runtime import devices
+
+    monkeypatch.setattr(devices, "current", lambda: devices.H200)

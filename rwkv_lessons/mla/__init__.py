@@ -121,7 +121,9 @@ def mla(
     tensors = (q, q_rope, latent, k_rope, w_k, w_v)
     which = {"lengths": lengths, "left_padding": left_padding, "block_table": block_table}
     if scales is not None or tokens is not None:
-        method = mla_absorbed if not q.is_cuda or learns(*tensors) else __getattr__("mla_decode")
+        method = (
+            mla_absorbed if not q.is_cuda or learns(*tensors, scales) else __getattr__("mla_decode")
+        )
         return method(*tensors, scale=scale, **which, scales=scales, tokens=tokens)
     sizes = check_arguments(*tensors, scale=scale, **which)
     expand = w_k is not None and sizes.M > break_even.unchecked(sizes.K, sizes.R, sizes.V)

@@ -120,6 +120,8 @@ def _check_fp8(q, latent, scales):
             raise TypeError(f"{name} must be {_names([dtype])}, got uint8: see fp8_cache_parts")
         if x.dtype != dtype:
             raise TypeError(f"{name} must be {_names([dtype])} in an FP8 cache, got {x.dtype}")
+        if x.dtype == FP8 and learns(x):
+            raise ValueError("latent has no gradient in FP8: pass latent.detach()")
         if isinstance(q, torch.Tensor) and x.device != q.device:
             raise ValueError(f"{name} must be on q's device {q.device}, got {x.device}")
 

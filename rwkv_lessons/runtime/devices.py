@@ -36,9 +36,9 @@ class Gpu(NamedTuple):
 
 
 def check_gpu(name, x):
-    """Raises a TypeError unless x is a `Gpu`."""
-    if not isinstance(x, Gpu):
-        raise TypeError(f"{name} must be a Gpu, as devices.gpu_of returns it, got {x!r}")
+    """Raises a TypeError unless x is a `Gpu` or None."""
+    if x is not None and not isinstance(x, Gpu):
+        raise TypeError(f"{name} must be None or a Gpu, as devices.gpu_of returns it, got {x!r}")
 
 
 # In numbers, and not by the table: a record is not stale when the table knows one GPU more.
@@ -58,6 +58,12 @@ def gpu_of(device):
     Its capability is (0, 0) then: no instruction of a newer GPU is there.
     """
     return _asked(device)
+
+
+def current():
+    """The GPU of the current CUDA device; an H200 where there is none."""
+    here = torch.cuda.is_available()
+    return gpu_of(torch.device("cuda", torch.cuda.current_device())) if here else H200
 
 
 @cache

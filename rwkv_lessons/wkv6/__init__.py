@@ -84,7 +84,7 @@ def __getattr__(name):
     device=check_device_type, dtype=check_floating, T=check_count, heads=check_count,
     size=check_count, gradients=check_flag, packed=check_flag, gpu=devices.check_gpu,
 )  # fmt: skip
-def method_for(device, dtype, T, heads, size, gradients, packed=False, gpu=devices.H200):
+def method_for(device, dtype, T, heads, size, gradients, packed=False, gpu=None):
     """The method that `wkv6` chooses, a key of `METHODS`, based on times on an H200.
 
     | device | T         | and                   | method    | because |
@@ -115,12 +115,14 @@ def method_for(device, dtype, T, heads, size, gradients, packed=False, gpu=devic
         size: the larger of K and V.
         gradients: whether any gradient is needed.
         packed: whether there are several sequences along T.
-        gpu: `devices.gpu_of` the tensors' device, if the device is "cuda".
+        gpu: `devices.gpu_of` a device, if that is "cuda"; the current one if left out, or an H200
+            where there is none.
     """
     if device != "cuda":
         return "reference" if T == 1 else "doubling"
     if dtype == torch.float64:
         return "doubling"
+    gpu = gpu or devices.current()
     many, whole = heads >= MANY_HEADS, dtype == torch.float32
     if TRITON:
         if T <= (4 if gradients else 64 if whole and not many else 16):

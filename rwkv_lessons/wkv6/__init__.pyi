@@ -15,7 +15,7 @@ def method_for(
     size: int,
     gradients: bool,
     packed: bool = False,
-    gpu: Gpu = ...,
+    gpu: Gpu | None = ...,
 ) -> str: ...
 def wkv6(
     r: Tensor,

@@ -100,7 +100,7 @@ def __getattr__(name):
     packed=check_flag,
 )  # fmt: skip
 def method_for(
-    device, dtype, T, heads, size, gradients, gpu=devices.H200, alike=True, packed=False
+    device, dtype, T, heads, size, gradients, gpu=None, alike=True, packed=False
 ):  # fmt: skip
     """The method that `wkv7` chooses, a key of `METHODS`.
 
@@ -129,7 +129,8 @@ def method_for(
         heads: B·H, or sequences·H if they are packed; 256 or more count as many.
         size: K.
         gradients: whether any gradient is needed.
-        gpu: `devices.gpu_of` the tensors' device, if the device is "cuda".
+        gpu: `devices.gpu_of` a device, if that is "cuda"; the current one if left out, or an H200
+            where there is none.
         alike: whether w has r's dtype, and v its shape.
         packed: whether sequences are packed.
     """
@@ -141,6 +142,7 @@ def method_for(
         return "recurrent"
     from .chunked.forward import largest
 
+    gpu = gpu or devices.current()
     one_by_one = dtype == torch.float32 and (
         distrusted(gpu.capability) or (heads >= MANY_HEADS and not gradients)
     )

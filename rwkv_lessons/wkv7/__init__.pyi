@@ -15,7 +15,7 @@ def method_for(
     heads: int,
     size: int,
     gradients: bool,
-    gpu: Gpu = ...,
+    gpu: Gpu | None = ...,
     alike: bool = True,
     packed: bool = False,
 ) -> str: ...

@@ -22,6 +22,7 @@ from rwkv_lessons.lab.pictures.roofline import ceiling
 from rwkv_lessons.operations import work
 from rwkv_lessons.records.lookup import GPU, record
 from rwkv_lessons.records.traces import load_traces
+from rwkv_lessons.runtime.devices import H200
 from rwkv_lessons.wkv6 import method_for
 from warplens.least_time import roof_over
 
@@ -343,8 +344,9 @@ SENTENCES = (
     Said("18", r"each further µs shifts the break-even by # tokens",
          lambda: (1 / (per_token_us("recurrent", True)[0] - per_token_us("chunked", True)[0]),)),
     Said("18", r"`recurrent` up to # tokens, `chunked` from # on, in 16 bits",
-         lambda: tuple(n for n in (16, 17) if method_for("cuda", torch.bfloat16, n, 32, 64, False)
-                       == ("recurrent" if n == 16 else "chunked"))),
+         lambda: tuple(n for n, method in ((16, "recurrent"), (17, "chunked"))
+                       if method_for("cuda", torch.bfloat16, n, 32, 64, False, gpu=H200)
+                       == method)),
     Said("18", r"close to the break-even of graphs",
          lambda: (crossing("recurrent", "chunked"),), (17,), 0.5),
     Said("18", r"whose calls take # to # times their longest kernel",

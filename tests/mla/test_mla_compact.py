@@ -275,3 +275,18 @@ def test_a_captured_graph_follows_lengths_and_lists(fp8, listed):
             keywords["tokens"].copy_(torch.randint(-1, 2000, (4, listed)))
         graph.replay()
         check(tensors, keywords, result)
+
+
+def test_what_has_no_gradient_says_so():
+    tensors, which = compact_problem(1, 1, 16, 70, **DEEPSEEK)
+    q, q_rope, latent, k_rope, *weights = tensors
+    for learned in (q.clone().requires_grad_(), latent.clone().requires_grad_()):
+        problem = "latent has no gradient in FP8" if learned.itemsize == 1 else "no gradients"
+        cache = (learned, q_rope, latent) if learned.itemsize > 1 else (q, q_rope, learned)
+        with pytest.raises(ValueError, match=problem):
+            mla_decode(*cache, k_rope, *weights, **which)
+    which["scales"].requires_grad_()
+    with pytest.raises(ValueError, match="no gradients"):
+        mla_decode(*tensors, **which)
+    (of_scales,) = torch.autograd.grad(mla(*tensors, **which)[0].float().sum(), which["scales"])
+    assert of_scales.isfinite().all() and of_scales.any()

@@ -115,6 +115,7 @@ def test_a_program_that_does_not_answer_is_no_ptxas(monkeypatch, tmp_path):
     assert choosing._look_at(str(file), "a test") is None
 
 
+@pytest.mark.usefixtures("on_an_h200")
 def test_float32_avoids_the_method_that_a_wrong_one_breaks(monkeypatch):
     import torch
 

@@ -17,9 +17,11 @@ import torch  # noqa: E402
 
 from rwkv_lessons.bench.commands import matrix  # noqa: E402
 from rwkv_lessons.mla.decode.splits import decode_tile  # noqa: E402
+from rwkv_lessons.runtime import devices  # noqa: E402
 from rwkv_lessons.runtime.devices import H200, gpu_like  # noqa: E402
 from rwkv_lessons.wkv6 import method_for  # noqa: E402
 from rwkv_lessons.wkv6.chunked import forward as chunked  # noqa: E402
+from rwkv_lessons.wkv7 import method_for as wkv7_method_for  # noqa: E402
 
 SMALL = [name for name, limits in ARCHITECTURES.items() if limits.shared_bytes_block == 99 * KIB]
 
@@ -94,7 +96,7 @@ def test_other_gpus_take_smaller_tiles_or_another_method(architecture):
     assert chunked.tile_for(512, 4096, 128, 128, torch.bfloat16, gpu)[-1] == (128, 128, 128, 32, 16)
     assert decode_tile(40, 512, 64, torch.bfloat16, gpu)[:2] == (16, 32)
     of_256 = {"gradients": True, "dtype": torch.bfloat16, "T": 4096, "heads": 64, "size": 256}
-    assert method_for("cuda", **of_256) == "chunked"
+    assert method_for("cuda", **of_256, gpu=H200) == "chunked"
     assert method_for("cuda", **of_256, gpu=gpu) == "cuda"
     assert method_for("cuda", **of_256, gpu=gpu, packed=True) == "recurrent"
 
@@ -137,3 +139,13 @@ def test_host_code_leaves_a_kernels_fingerprint_alone():
         "FITS_TO_END",
         "state_before_segment",
     } <= reached and "tile_for" not in reached
+
+
+def test_a_method_is_chosen_for_this_gpu_unless_another_is_given(monkeypatch):
+    of_256 = {"gradients": True, "dtype": torch.bfloat16, "T": 4096, "heads": 64, "size": 256}
+    monkeypatch.setattr(devices, "current", lambda: gpu_like("sm_89"))
+    assert method_for("cuda", **of_256) == "cuda"
+    assert method_for("cuda", **of_256, gpu=H200) == "chunked"
+    of_64 = of_256 | {"size": 64}
+    assert wkv7_method_for("cuda", **of_64) == "chunked"
+    assert wkv7_method_for("cuda", **of_64, gpu=H200) == "fused"

@@ -332,6 +332,7 @@ def test_a_step_is_a_good_operator():
 # The rule, and torch.compile.
 
 
+@pytest.mark.usefixtures("on_an_h200")
 def test_the_rule_is_the_table_of_its_docstring():
     rows = [line.split("|")[1:-1] for line in method_for.__doc__.splitlines() if "|" in line]
     named = {cells[3].strip() for cells in rows[2:]}
@@ -367,6 +368,7 @@ def test_the_rule_is_the_table_of_its_docstring():
         assert method_for("cuda", torch.float32, 4096, 512, size, True, packed=True) == method
 
 
+@pytest.mark.usefixtures("on_an_h200")
 def test_more_tokens_never_bring_the_recurrent_method_back():
     for heads in (1, 8, 32, 128, 512):
         for gradients in (False, True):

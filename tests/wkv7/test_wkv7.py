@@ -203,6 +203,7 @@ def test_a_step_and_packed_sequences_are_good_operators():
     torch.library.opcheck(torch.ops.rwkv_lessons.wkv7_packed.default, given)
 
 
+@pytest.mark.usefixtures("on_an_h200")
 def test_the_rule_is_the_table_of_its_docstring():
     pytest.importorskip("triton")
     rows = [line.split("|")[1:-1] for line in method_for.__doc__.splitlines() if "|" in line]
@@ -222,6 +223,7 @@ def test_the_rule_is_the_table_of_its_docstring():
     assert method_for("cuda", torch.bfloat16, 16, 512, 64, False) == "recurrent"
 
 
+@pytest.mark.usefixtures("on_an_h200")
 def test_one_launch_is_for_hopper_and_enough_heads_of_64_in_bfloat16():
     pytest.importorskip("triton")
     call = {"device": "cuda", "dtype": torch.bfloat16, "T": 4096, "heads": 64, "size": 64}

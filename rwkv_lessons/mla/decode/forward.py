@@ -335,11 +335,16 @@ def mla_decode(
     On a GPU two kernels, in q's dtype with sums in float32. CPU tensors, float64, and ranks above
     512, in float32 above 256, go to `mla_absorbed`. Made for up to some 100 rows M·H a sequence;
     any number works.
+
+    Raises:
+        ValueError: a gradient is wanted, on any device. Otherwise as `mla`.
     """
     tensors = (q, q_rope, latent, k_rope, w_k, w_v)
     which = {"lengths": lengths, "left_padding": left_padding, "block_table": block_table}
     more = {"scales": scales, "tokens": tokens}
     sizes = check_arguments(*tensors, scale=scale, **which, **more)
+    if learns(*tensors, scales):
+        raise ValueError("mla_decode has no gradients: use mla, or call it under torch.no_grad()")
     if scales is None and tokens is None:
         return decode(*tensors, sizes, scale, **which)
     return _decode_compact(tensors, sizes, scale, which, **more)
@@ -352,7 +357,6 @@ def _decode_compact(tensors, sizes, scale, which, scales, tokens):
     cache = q, latent, scales, k_rope, paged
     if not q.is_cuda or not compact.takes(*cache, devices.gpu_of(q.device)):
         return attend_plainly(absorbed, tensors, sizes, scale, which, scales, tokens)
-    _refuse_gradients(tensors)
     tensors = absorb(q, w_k), q_rope, latent, k_rope, w_v
     more = (*which.values(), scales, tokens)
     if launches_directly(*tensors, *more):
@@ -360,17 +364,11 @@ def _decode_compact(tensors, sizes, scale, which, scales, tokens):
     return call(torch.ops.rwkv_lessons.mla_decode_compact, *tensors, scale, *more)
 
 
-def _refuse_gradients(tensors):
-    if learns(*tensors):
-        raise ValueError("mla_decode has no gradients: use mla, or call it under torch.no_grad()")
-
-
 def decode(q, q_rope, latent, k_rope, w_k, w_v, sizes, scale, lengths, left_padding, block_table):
     """`mla_decode` of arguments that were checked."""
     tensors = (q, q_rope, latent, k_rope, w_k, w_v)
     if not q.is_cuda or sizes.R > LARGEST_RANK.get(q.dtype, 0):
         return absorbed(*tensors, sizes, scale, lengths, left_padding, block_table)
-    _refuse_gradients(tensors)
     q = absorb(q, w_k)
     tensors, integers = (q, q_rope, latent, k_rope, w_v), (lengths, left_padding, block_table)
     if launches_directly(*tensors, *integers):
