@@ -1,4 +1,4 @@
-"""The command line: python -m rwkv_lessons.bench --help."""
+"""Times and checks kernels, and records the results. `COMMAND --help` lists its options."""
 
 import argparse
 import sys
@@ -8,10 +8,15 @@ from rwkv_lessons.operations.entries import DTYPES, loaded
 from rwkv_lessons.runtime.command_line import WrongArgument, at_least, run
 from rwkv_lessons.runtime.packages import INSTALL, needed_by
 
+COMMIT = "the commit to record, if git is not available"
+
 
 def main(argv=None):
-    parser = _parser()
-    options = parser.parse_args(argv)
+    options, unknown = _parser().parse_known_args(argv)
+    if unknown:
+        options.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+    if "command" not in options:
+        options.parser.error("a COMMAND is needed; `--help` lists them")
     try:
         with needed_by("this command"):
             options.command(options)
@@ -20,20 +25,22 @@ def main(argv=None):
             raise
         sys.exit(f"bench: {missing}")
     except WrongArgument as problem:
-        parser.error(str(problem))
+        options.parser.error(str(problem))
     except (ValueError, OSError) as problem:  # also where a wheel has no records
         sys.exit(f"bench: {problem}")
 
 
 def _parser():
     parser = argparse.ArgumentParser(prog="python -m rwkv_lessons.bench", description=__doc__)
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    commands = parser.add_subparsers(metavar="COMMAND")
 
     for operation in OPERATIONS.values():
         measured = commands.add_parser(operation.name, help=operation.says)
         _add_what(measured, operation.letters, operation.dtypes)
         if operation.peers:
-            measured.add_argument("--peers", action="store_true", help="and others, if installed")
+            measured.add_argument(
+                "--peers", action="store_true", help="also time other packages, if installed"
+            )
         if operation.name == "wkv7-serving":
             says = "of compiled operators of Albatross, rwkv-sglang or rwkv, to time beside"
             measured.add_argument(
@@ -54,7 +61,7 @@ def _parser():
     _add_record(profile)
     profile.set_defaults(command=_on("profile:command"))
 
-    race = commands.add_parser("race", help="profile one call of each way, WKV-6, lesson 18")
+    race = commands.add_parser("race", help="profile one call of each WKV-6 method (lesson 18)")
     race.add_argument("--quick", action="store_true", help="a small shape")
     race.add_argument("--traces", metavar="FOLDER", help="leave a trace of each call there")
     _add_record(race)
@@ -71,15 +78,15 @@ def _parser():
     ceilings.set_defaults(command=_on("run:measure_ceilings"))
 
     quick = commands.add_parser("quick", help="time RWKV-6 and -7 in a minute, as a file to send")
-    quick.add_argument("--out", default=".", metavar="FOLDER", help="where: FOLDER/GPU/quick.json")
-    quick.add_argument("--commit", help="of the code that is measured, where git is not there")
+    quick.add_argument("--out", default=".", metavar="FOLDER", help="write FOLDER/<GPU>/quick.json")
+    quick.add_argument("--commit", help=COMMIT)
     quick.set_defaults(command=_on("run:time_quickly"))
 
     every = commands.add_parser("record-all", help="make every record, each within its time limit")
     every.add_argument("names", nargs="*", help="only these records; 'wkv6*' is several")
     every.add_argument("--list", action="store_true", help="only say what there is")
     every.add_argument("--needed", action="store_true", help="what is missing or out of date")
-    every.add_argument("--commit", help="of the code that is measured, where git is not there")
+    every.add_argument("--commit", help=COMMIT)
     every.set_defaults(command=_on("record_all:command"))
 
     matrix = commands.add_parser("matrix", help="compile every kernel for every architecture")
@@ -98,19 +105,21 @@ def _parser():
         "--packages", type=_names(packages), help="only these of " + ", ".join(packages)
     )
     times.set_defaults(command=_on("compiler_times:command", None))
+    for each in (parser, *commands.choices.values()):
+        each.set_defaults(parser=each)  # its usage is shown with an error
     return parser
 
 
 def _add_what(parser, letters, dtypes=DTYPES):
     """Which shapes, dtypes and methods; no dtype where the operation has none to choose."""
-    says = f"{letters}, as 1,2,3; may be repeated"
+    says = f"sizes {letters}, separated by commas; repeat it for several shapes"
     parser.add_argument("--shape", type=_numbers, action="append", help=says)
     if dtypes:
         choices = ",".join(DTYPES)
         parser.add_argument("--dtype", type=_names(DTYPES), help=f"one or more of {choices}")
     parser.add_argument("--methods", type=_names(), help="only these, separated by commas")
     parser.add_argument("--quick", action="store_true", help="a small shape, few repetitions")
-    says = "of repetitions of a method, for either kind of time; at least 5 of them"
+    says = "time to repeat a method, on the GPU and by wall clock each; at least 5 repetitions"
     parser.add_argument("--budget-ms", type=at_least(0, float), metavar="MS", help=says)
 
 
@@ -118,7 +127,7 @@ def _add_record(parser):
     parser.add_argument(
         "--record", nargs="?", const="", metavar="NAME", help="keep the result, under this name"
     )
-    parser.add_argument("--commit", help="of the code that is measured, where git is not there")
+    parser.add_argument("--commit", help=COMMIT)
 
 
 def _numbers(text):

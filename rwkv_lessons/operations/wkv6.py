@@ -299,7 +299,7 @@ WKV6_HOPPER = replace(
 # Its own rows: a method and how its decays are.
 WKV6_DECAYS = Operation(
     "wkv6-decays",
-    "time wkv6 and both its passes where decays are tame, strong, mixed",
+    "time wkv6 and both its passes with mild, strong and mixed decays",
     "wkv6",
     shapes=(TABLE_SHAPE,),
     quick=(1, 33, 2, 64),

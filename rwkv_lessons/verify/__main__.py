@@ -62,7 +62,7 @@ def verify(cases, options):
     reason = "no NVIDIA GPU here"
     unseen = [case for case in cases if case not in set(able)]
     for (operation, method), n in Counter((c.operation, c.method) for c in unseen).items():
-        print(f"-----  {operation} / {method}: {n} cases not looked at: {reason}", file=out)
+        print(f"-----  {operation} / {method}: {n} cases not checked: {reason}", file=out)
     results += [Judgement(case, UNSEEN, reason=reason) for case in unseen]
 
     seconds = time.monotonic() - started
@@ -73,7 +73,7 @@ def verify(cases, options):
             print(result.line, file=out)
     print(f"\n{in_one_line(facts)}\n{numbers}; {seconds:.0f} s", file=out)
     if unseen:
-        print("No kernel was looked at: this says nothing of a GPU.", file=out)
+        print("No kernel was checked: this says nothing about any GPU.", file=out)
     if options.json:
         data = {"machine": facts, "seconds": round(seconds, 1), "only": options.only}
         data |= {verdict.replace(" ", "_"): counts[verdict] for verdict in (RIGHT, WRONG, UNSEEN)}
@@ -109,7 +109,7 @@ def _parser():
         "--only", action="append", default=[], metavar="PATTERN",
         help="only cases with this in their name, such as 'wkv6*bfloat16*raw'; may be repeated",
     )  # fmt: skip
-    parser.add_argument("--list", action="store_true", help="print the names, look at nothing")
+    parser.add_argument("--list", action="store_true", help="print the names and stop")
     parser.add_argument(
         "--json", metavar="FILE", type=writable, help="write the results there; - prints them"
     )
@@ -118,12 +118,19 @@ def _parser():
         help="the ptxas: Triton's own, the one that this library picks, or another",
     )  # fmt: skip
     parser.add_argument(
-        "--processes", type=at_least(1), help="at the same time; as many as cores, to 24"
+        "--processes",
+        type=at_least(1),
+        metavar="N",
+        help="cases that run in parallel; default: as many as there are cores, at most 24",
     )
     parser.add_argument(
-        "--patience", type=at_least(1, float), default=120, help="seconds for one case; 120"
+        "--patience",
+        type=at_least(1, float),
+        default=120,
+        metavar="SECONDS",
+        help="time limit of a case; default: 120",
     )
-    parser.add_argument("--commit", help="of this code, where git is not there")
+    parser.add_argument("--commit", help="the commit to record, if git is not available")
     return parser
 
 

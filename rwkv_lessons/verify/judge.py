@@ -13,7 +13,7 @@ from rwkv_lessons.operations.entries import loaded
 from .cases import CheckedCase
 from .limits import by_chance
 
-RIGHT, WRONG, UNSEEN = "right", "wrong", "not looked at"
+RIGHT, WRONG, UNSEEN = "right", "wrong", "not checked"
 EQUAL, DIFFER, NOT_PROMISED = "equal", "differ", "not promised"
 
 
@@ -28,7 +28,7 @@ class Judgement:
     limit: float | None = None
     bits: str | None = None
     seconds: float | None = None
-    reason: str | None = None  # why it is wrong, or was not looked at
+    reason: str | None = None  # why it is wrong, or was not checked
     crashed: bool = False  # the GPU takes no more work from this process
 
     @property

@@ -35,7 +35,17 @@ WRONG = [
     (bench, "wkv5 --quick --record ../try", "--record '../try': needs wkv5-something"),
     (bench, "wkv5 --quick --record", "record it under a name of its own"),
     (bench, "matrix --architectures sm_1", "--architectures: 'sm_1' is none of sm_80"),
+    (bench, "", "a COMMAND is needed; `--help` lists them"),
     (bench, "wkv6 --budget-ms -4", "--budget-ms: '-4': needs a number of at least 0"),
+]
+
+USAGE = [
+    ("mla-decode --shapes 1,2,3", "mla-decode [-h] [--shape SHAPE]"),
+    ("compilers --foo", "compilers [-h] [--table]"),
+    ("matrix sm_99", "matrix [-h] [--check]"),
+    ("wkv5 --quick --methods fastest", "wkv5 [-h] [--shape SHAPE]"),
+    ("", "bench [-h] COMMAND"),
+    ("--foo", "bench [-h] COMMAND"),
 ]
 
 
@@ -45,6 +55,14 @@ def test_a_wrong_value_is_told_with_its_argument(main, line, says, capsys):
         main(line.split())
     assert stop.value.code == 2
     assert says in capsys.readouterr().err.splitlines()[-1]
+
+
+@pytest.mark.parametrize("line, usage", USAGE)
+def test_a_wrong_option_of_the_bench_shows_that_commands_usage(line, usage, capsys):
+    with pytest.raises(SystemExit) as stop:
+        bench(line.split())
+    assert stop.value.code == 2
+    assert usage in capsys.readouterr().err.splitlines()[0]
 
 
 def test_help_writes_nothing(monkeypatch, capsys):

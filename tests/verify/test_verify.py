@@ -256,10 +256,10 @@ def run(capsys, *arguments):
 def test_without_a_gpu_it_says_what_it_could_not_look_at(capsys):
     code, printed = run(capsys, "--only", "wkv6*float32 / token")
     assert code == command.NOT_ALL_SEEN
-    assert "wkv6 / chunked: 4 cases not looked at: no NVIDIA GPU here" in printed.out
+    assert "wkv6 / chunked: 4 cases not checked: no NVIDIA GPU here" in printed.out
     assert "right  wkv6 / doubling / float32 / token / all / strong" in printed.out
-    assert "8 right, 0 wrong, 8 not looked at" in printed.out and "commit c0ffee" in printed.out
-    assert "No kernel was looked at: this says nothing of a GPU." in printed.out
+    assert "8 right, 0 wrong, 8 not checked" in printed.out and "commit c0ffee" in printed.out
+    assert "No kernel was checked: this says nothing about any GPU." in printed.out
 
 
 @no_gpu
@@ -273,7 +273,7 @@ def test_something_wrong_is_exit_status_one_and_stands_in_the_json(capsys, tmp_p
     code, printed = run(capsys, "--only", pattern, "--json", str(file))
     assert code == command.SOMETHING_WRONG and "WRONG  wkv6 / doubling / float32" in printed.out
     data = json.loads(file.read_text())
-    assert (data["right"], data["wrong"], data["not_looked_at"]) == (0, 2, 0)
+    assert (data["right"], data["wrong"], data["not_checked"]) == (0, 2, 0)
     assert data["only"] == [pattern] and data["machine"]["sha256"] == fingerprint(*kernel_code())
     assert all(case["worst"] == "dw" and case["error"] > case["limit"] for case in data["cases"])
 
