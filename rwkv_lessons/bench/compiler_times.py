@@ -51,6 +51,7 @@ def command(options):
         raise ValueError("no NVIDIA GPU here: there is nothing to time")
     packages = filter(find_spec, options.packages or compilers.PACKAGES)
     print(compilers.table(compilers.save(compilers.load(), map(timed, packages))))
+    print(f"\n{compilers.written()}")
 
 
 def timed(package):

@@ -17,13 +17,18 @@ def progress():
     return Progress(*columns, console=console(), transient=True)
 
 
-def rows_table(rows):
-    """One line per row, one column per quantity that was measured at all."""
+def rows_table(rows, letters="B, T, H, N"):
+    """One line per row, one column per quantity that was measured at all.
+
+    Args:
+        letters: of the rows' shapes, as an `Operation` has them.
+    """
     table = Table(box=None, pad_edge=False)
     columns = []
     for heading, (side, text) in COLUMNS.items():
         cells = [text(row) for row in rows]
         if any(cell not in ("–", "") for cell in cells):
+            heading = letters.replace(", ", ",") if heading == SHAPE else heading
             table.add_column(heading, justify=side, overflow="fold")
             columns.append(cells)
     for cells in zip(*columns, strict=True):
@@ -44,9 +49,10 @@ def _mebibytes(row):
     return number(None if row.extra_bytes is None else row.extra_bytes / 2**20, ".0f")
 
 
+SHAPE = "shape"  # headed by the operation's letters
 COLUMNS = {  # heading: (side, row → text)
     "method": ("left", lambda row: row.method),
-    "B,T,H,N": ("left", lambda row: ",".join(map(str, row.shape))),
+    SHAPE: ("left", lambda row: ",".join(map(str, row.shape))),
     "dtype": ("left", lambda row: row.dtype),
     "error": ("right", lambda row: number(row.error, ".1e")),
     "ms": ("right", lambda row: number(row.median_ms, ".3f")),

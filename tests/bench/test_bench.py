@@ -15,13 +15,15 @@ import torch
 
 from rwkv_lessons.bench import methods, peers, timing
 from rwkv_lessons.bench.__main__ import main
-from rwkv_lessons.bench.commands import ceilings
+from rwkv_lessons.bench.commands import ceilings, run
 from rwkv_lessons.bench.measure import in_float64, make_inputs, measure
 from rwkv_lessons.bench.methods import Method
+from rwkv_lessons.bench.show import rows_table
 from rwkv_lessons.operations import LADDERS, OF_LADDER, OPERATIONS, operation_of, work
 from rwkv_lessons.operations.entries import BLOCKS, NUMBA, TRITON
 from rwkv_lessons.records.fingerprint import fingerprint
 from rwkv_lessons.records.rates import floor_seconds, flops_per_second
+from rwkv_lessons.records.schema import Measurement, Provenance, load
 from warplens.compiled import assembly
 from warplens.cuda import trace
 from warplens.triton import run as interpreter
@@ -107,11 +109,43 @@ def test_work_names_what_is_wrong(given, named):
         work(*given)
 
 
+def test_rows_stand_under_the_letters_of_their_operation():
+    row = Measurement("one", (3, 1, 2, 64), "bfloat16", median_ms=1.0)
+    headings = [c.header for c in rows_table([row], OPERATIONS["wkv7-serving"].letters).columns]
+    assert headings == ["method", "S,T,H,N", "dtype", "ms"]
+
+
+def test_quick_goes_on_with_what_fits(monkeypatch, tmp_path, capsys):
+    """`device` is a CPU: a GPU that is out of memory raises the same error."""
+
+    def full(*_):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    def reference(name, inputs):
+        return full() if name in too_large else in_float64(name, inputs)
+
+    too_large, here = ["wkv7"], Provenance("A GPU", "1", "13.0", "2026-11-25", "abc", "q", "events")
+    monkeypatch.setattr(run, "ceilings", full)
+    monkeypatch.setattr(run, "in_float64", reference)
+    monkeypatch.setattr(run, "provenance", lambda commit: here)
+    monkeypatch.setattr(run, "QUICKLY", (("wkv6", (1, 5, 1, 16)), ("wkv7", (1, 5, 1, 16))))
+    monkeypatch.setattr(timing, "BUDGET_MS", 1)
+    options = SimpleNamespace(out=tmp_path, commit="abc")
+    record = load(run.time_quickly(options, "cpu"))
+    assert {row.method for row in record.rows} >= {"wkv6: chunked", "wkv6: wkv6"}
+    assert all(row.median_ms or row.host_ms for row in record.rows) and not record.ceilings
+    assert "out of memory: ceilings, wkv7. `quick` needs about 10 GB" in capsys.readouterr().out
+    too_large.append("wkv6")
+    with pytest.raises(ValueError, match="out of memory: ceilings, wkv6, wkv7"):
+        run.time_quickly(options, "cpu")
+
+
 @no_gpu
 def test_a_quick_run_checks_and_times_on_the_cpu(capsys):
     main(["wkv5", "--quick", "--methods", "reference", "--shape", "1,7,2,64"])
     out = capsys.readouterr().out
     assert "no NVIDIA GPU here" in out
+    assert re.search(r"method +B,T,H,N", out)
     lines = [line.split() for line in out.splitlines() if line.startswith("reference")]
     assert [line[:3] for line in lines] == [
         ["reference", "1,7,2,64", "float32"],

@@ -63,6 +63,7 @@ def test_the_command_runs_and_records_nothing_of_a_cpu(capsys):
     main(["mla-decode", "--quick", "--dtype", "float32"])
     said = capsys.readouterr().out
     assert "torch absorbed" in said and "2,70,3,32,16,16" in said
+    assert "B,N,H,R,P,V" in said and "B,T,H,N" not in said
     with pytest.raises(SystemExit, match="times of a CPU are not recorded"):
         main(["mla-decode", "--quick", "--record"])
 

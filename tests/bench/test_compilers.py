@@ -8,6 +8,7 @@ import torch
 
 pytest.importorskip("triton")
 from rwkv_lessons.bench import compiler_times  # noqa: E402
+from rwkv_lessons.bench.__main__ import main as bench  # noqa: E402
 from rwkv_lessons.bench.commands.matrix import load  # noqa: E402
 from rwkv_lessons.bench.machine_code import compilers  # noqa: E402
 
@@ -20,6 +21,18 @@ def test_the_page_has_the_recorded_tables():
     for part in compilers.table(columns).split("\n\n"):
         assert part in text
     assert all(x["date"] in text for x in columns)
+
+
+def test_the_command_says_what_it_wrote(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(compilers, "TABLE", tmp_path / "compilers.json")
+    column = {"compiler": "A", "ptxas": None, "kernels": {"time-x": [1, 2, 3, 4]}}
+    monkeypatch.setattr(compilers, "compiled", lambda package: column)
+    bench(["compilers"])
+    assert json.loads(compilers.TABLE.read_text()) == [column]
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.startswith(f"written: {compilers.TABLE}; ") and "docs/compilers.md" in last
+    bench(["compilers", "--table"])
+    assert "written" not in capsys.readouterr().out
 
 
 def test_each_kernel_of_the_table_is_launched_by_the_library():

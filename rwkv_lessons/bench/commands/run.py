@@ -22,6 +22,7 @@ from rwkv_lessons.verify.gate import NOT_RECORDED
 
 FIRST = "wkv6-first"
 QUICK_MS = 20  # of repetitions: enough to see that everything works, not to compare
+QUICK_NEEDS = "`quick` needs about 10 GB of free GPU memory: close programs that use the GPU."
 # What `quick` measures on anybody's GPU: (operation, shape). A tensor has 34 MB or less.
 QUICKLY = (
     ("wkv6", (2, 4096, 32, 64)),
@@ -83,7 +84,7 @@ def time_quickly(options, device="cuda"):
 
     Returns:
         The file, <--out>/<GPU>/quick.json. Methods that are wrong at these inputs have no times;
-        options are not verified.
+        options are not verified. What does not fit into the GPU's memory is left out.
     """
     if device == "cuda" and not torch.cuda.is_available():
         raise ValueError("no NVIDIA GPU here: there is nothing to measure")
@@ -91,19 +92,38 @@ def time_quickly(options, device="cuda"):
         raise WrongArgument(f"--out: there is no folder {options.out}")
     release = f"version {version_of('rwkv-lessons')}"  # a wheel has no history
     origin = provenance(options.commit or commit_of_files() or release)
-    measured, rows = ceilings(torch.device(device)), []
+    device, measured, rows, too_large = torch.device(device), {}, [], []
+    try:
+        measured = ceilings(device)
+    except torch.OutOfMemoryError:
+        too_large.append("ceilings")
     for name, shape in QUICKLY:
-        operation, by_name = OPERATIONS[name], methods.library(name)
-        inputs = make_inputs(name, shape, "bfloat16", torch.device(device))
-        expected = in_float64(name, inputs)
-        names = ("chunked", "recurrent", f"{operation.package}_step", operation.package)
-        for method in (by_name[x] for x in names if x in by_name):
-            row = measure(name, method, inputs, expected, timing.BUDGET_MS, measured)
-            rows.append(replace(row, method=f"{name}: {method.name}"))
-            console().print(f"{rows[-1].method}: {row.outcome}")
+        try:
+            for row in _quick_rows(name, shape, device, measured or None):
+                rows.append(row)
+                console().print(f"{row.method}: {row.outcome}")
+        except torch.OutOfMemoryError:
+            too_large.append(name)
+    too_large += [row.method for row in rows if "OutOfMemoryError" in (row.problem or "")]
+    if too_large:
+        message = f"out of memory: {', '.join(too_large)}. {QUICK_NEEDS}"
+        if all(row.problem for row in rows):
+            raise ValueError(message)
+        console().print(message)
     file = save(Record("quick", origin, tuple(rows), measured), Path(options.out))
     console().print(rows_table(rows), f"written: {file}; docs/gpus.md says where to send it")
     return file
+
+
+def _quick_rows(name, shape, device, limits):
+    """The rows of one of QUICKLY, named after it."""
+    package, by_name = OPERATIONS[name].package, methods.library(name)
+    inputs = make_inputs(name, shape, "bfloat16", device)
+    expected = in_float64(name, inputs)
+    for method in ("chunked", "recurrent", f"{package}_step", package):
+        if method in by_name:
+            row = measure(name, by_name[method], inputs, expected, timing.BUDGET_MS, limits)
+            yield replace(row, method=f"{name}: {method}")
 
 
 def _time(options, operation, by_name, dtypes, name, start=None):
@@ -131,7 +151,7 @@ def _time(options, operation, by_name, dtypes, name, start=None):
                     rows.append(row)
                     bar.advance(task)
                     bar.console.print(f"done: {row.method}, {dtype}: {row.outcome}")
-    console().print(rows_table(rows))
+    console().print(rows_table(rows, operation.letters))
     keep(options, name, origin, rows)
 
 
@@ -152,7 +172,7 @@ def time_rows(options, operation, measure, timing_text=None):
             for row in measure(tuple(shape), dtype, device):
                 rows.append(row)
                 console().print(f"done: {row.method}, {shape}, {row.dtype}: {row.outcome}")
-    console().print(rows_table(rows))
+    console().print(rows_table(rows, operation.letters))
     if origin and timing_text:
         origin = replace(origin, timing=timing_text)
     keep(options, operation.name, origin, rows)

@@ -103,7 +103,7 @@ def _measure_all(options, device):
                 continue
             rows += measure(case, shape, device, 3 if options.quick else 8)
     if first:
-        console().print(rows_table(rows))
+        console().print(rows_table(rows, SEQUENCE_PARALLEL.letters))
         keep(options, NAME, origin and replace(origin, timing=TIMING), rows)
 
 
