@@ -488,6 +488,14 @@ def time_x_seed_block(folder):
     return f"{text}\n\nForward, float32, ms. CUDA C and its conv1d: RWKV-CUDA, {sources}."
 
 
+def compilers_block(folder):
+    """What each compiler makes of the same kernels, and how fast it is."""
+    from rwkv_lessons.bench.machine_code import compilers
+
+    columns = compilers.load(folder or compilers.RECORDS)
+    return compilers.table(columns) or f"Not recorded yet; `{compilers.COMMAND}`"
+
+
 def gpu_tests_block(folder):
     """How the tests went on each GPU, and whether the kernels are still those."""
     rows = gpu_tests.rows(folder)
@@ -541,6 +549,7 @@ BLOCKS |= {
     "headline": headline_block,
     "colab": colab_block,
     "gpu-tests": gpu_tests_block,
+    "compilers": compilers_block,
     "wkv5-counters": counters_block("wkv5"),
     "timex-counters": counters_block("timex"),
     "timex-seed": time_x_seed_block,

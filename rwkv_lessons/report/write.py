@@ -24,6 +24,7 @@ PAGES = (
     "docs/results.md",
     *(f"docs/results/{name}.md" for name in RECORDS_OF),
     "docs/warplens_model.md",
+    "docs/compilers.md",
 )
 NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?")
 IDENTIFIER = re.compile(r"\b[a-z][0-9a-f]{10}\b")  # matplotlib's: a hash of such numbers

@@ -29,6 +29,7 @@ from rwkv_lessons.runtime.assembler import assembler
 from warplens.compiled.disassembler import disassembled
 
 TABLE = RECORDS / "compilers.json"
+COMMAND = "python -m rwkv_lessons.bench compilers"
 ARCHITECTURE = "sm_90"
 FIGURES = ("registers", "spilled bytes", "instructions", "shared bytes")
 FUSED = "wkv7 fused 64 bfloat16 log training"
@@ -74,8 +75,9 @@ def written():
     return f"written: {TABLE}; copy the tables above to docs/compilers.md, which nothing rewrites"
 
 
-def load():
-    return json.loads(TABLE.read_text()) if TABLE.exists() else []
+def load(folder=RECORDS):
+    file = folder / TABLE.name
+    return json.loads(file.read_text(encoding="utf-8")) if file.exists() else []
 
 
 def save(columns, newer):
