@@ -96,8 +96,8 @@ def mla(
             three out of a cache of 656 bytes a token, as vLLM (`fp8_ds_mla`) and FlashMLA keep it.
         tokens: which tokens each query sees, `[B, M, K]` integers, or `[B, K]` if M is 1: positions
             in its sequence, in any order. An entry outside of 0 … lengths - 1, such as -1, counts
-            as none, and a token that is listed twice counts twice. Nothing else is masked: leave
-            out tokens after the query.
+            as none, and a token that is listed twice counts twice. K is at least 1. Nothing else
+            is masked: leave out tokens after the query, and padding, as left_padding must be None.
 
     Returns:
         o `[B, M, H, V]` in q's dtype, and the log-sum-exp of the scores `[B, M, H]`, float32

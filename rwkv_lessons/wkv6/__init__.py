@@ -103,6 +103,9 @@ def method_for(device, dtype, T, heads, size, gradients, packed=False, gpu=None)
     | GPU    | more      | larger                | doubling  | no kernel is as large |
 
     * On GPUs other than Hopper up to 128, or 64 in float32: tiles of larger heads do not fit.
+    On Hopper, chunked runs in Gluon if r, k, v and w have one dtype of 16 bits, addresses that are
+    multiples of 16, and K and V that are multiples of 64. For K = V = 128 in bfloat16 a thread
+    block then takes a whole head. Otherwise, as with w in float32, it runs in Triton.
 
     Without Triton there is no recurrent and no chunked method, and the last rows apply.
     Without numba-cuda, the chunked method replaces its kernels, or else the recurrent one.
@@ -143,7 +146,7 @@ def wkv6(r, k, v, w, u, s0=None, *, cu_seqlens=None, scale=1.0, raw_decay=False)
         v: value, `[B, T, H, V]`, of the same dtype.
         w: log decay, `[B, T, H, K]`, at most 0 and as low as -inf; before token t is added, the
             state is multiplied by `exp(w[t])`. Any of these dtypes; decays close to 0 need the
-            precision of float32.
+            precision of float32, but on Hopper a w of another dtype than r takes slower kernels.
         u: bonus of the current token, `[H, K]`.
         s0: state before the first token, `[B, H, K, V]` (keys × values); zeros if None.
         cu_seqlens: the boundaries of packed sequences along T, `[S + 1]`, int32 or int64,

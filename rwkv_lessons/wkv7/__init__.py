@@ -116,8 +116,12 @@ def method_for(
     | GPU    | more      | float32, no gradients, many heads | recurrent | 4.0 ms, chunks 5.4 |
     | GPU    | more      | float32, old assembler | recurrent | see `runtime/assembler.py` |
     | GPU    | more      | size above 128, no Hopper | recurrent | tiles do not fit |
-    | Hopper | more      | bfloat16, size 64 or 128, alike, not few heads | fused | 0.5 ms |
+    | Hopper | more      | bfloat16, size 64 or 128, alike, enough heads * | fused | 0.49 ms |
     | GPU    | more      |                | chunked   | matrix products, T in parallel |
+
+    * Of size 64: 48 - 33,000 / T heads, or 56 with gradients; from T = 32,768 on, if T is a
+    multiple of 512 and not packed, 16. Of size 128: 64 heads. Fewer leave SMs without a thread
+    block, and chunked cuts their sequences into segments.
 
     Without Triton, the rows for no GPU apply. Times are forward times on an H200 at B=8 T=4096
     H=64 N=64; the other reasons were not timed.
@@ -163,7 +167,7 @@ def wkv7(r, w, k, v, a, b, s0=None, *, cu_seqlens=None, scale=1.0, decay="log"):
     Args:
         r, k: receptance and key, `[B, T, H, K]`, float32, float16, bfloat16 or float64.
         w: decay, `[B, T, H, K]`, any of these dtypes; decays close to 1 need the precision of
-            float32. See `decay`.
+            float32, but on Hopper a w of another dtype than r takes slower kernels. See `decay`.
         v: value, `[B, T, H, V]`, of r's dtype.
         a: token t reads the state before it with a, `[B, T, H, K]`; in models -κ, where κ is a
             unit vector for each head.
