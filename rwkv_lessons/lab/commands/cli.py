@@ -253,7 +253,8 @@ def check_(options) -> int:
     """Checks exercises as they stand in your notebooks, without running the notebooks.
 
     Of the cells above an exercise's check, only what its function depends on is run. Save your
-    notebook first. The exit code is 0 only if everything asked for is solved.
+    notebook first. Lessons that you have not begun are only counted. The exit code is 0 only if
+    everything asked for is solved.
     """
     chosen = ids_named(options.which) if options.which else None
     say(f"[dim]checking {', '.join(chosen or ['every exercise'])}[/]")  # imports take seconds
@@ -261,16 +262,30 @@ def check_(options) -> int:
     if options.gap and len(chosen) > 1:
         raise ValueError(f"--gap is for one exercise; which of these? {', '.join(chosen)}")
 
+    waiting = _of_lessons_not_begun(chosen) if len(chosen) > 1 else []
+    begun = [id for id in chosen if id not in waiting]
+
     def remaining(done):
         setup()  # in the process that checks: two cannot share a GPU's state
-        yield from chosen[len(done) :]
+        yield from begun[len(done) :]
 
-    results = [rows for _, rows in attended(remaining, lambda id: _check(id, options.gap))]
+    checked = attended(remaining, lambda id: _check(id, options.gap)) if begun else ()
+    results = [rows for _, rows in checked]
     if options.gap:
         return int("right" not in (results[0] or ()))
+    if waiting:
+        (many,) = _count(len(waiting), "exercise")
+        (lessons,) = _count(len({id.partition(".")[0] for id in waiting}), "lesson")
+        say(f"{many} in {lessons} not attempted yet; `lessons next` shows the next one")
     solved = sum("passed" in (rows or ()) for rows in results)
-    say(f"{solved} of {len(results)} solved")
-    return int(solved < len(results))
+    say(f"{solved} of {len(chosen)} solved")
+    return int(solved < len(chosen))
+
+
+def _of_lessons_not_begun(ids):
+    """Those of lessons in which each of these cells is as the lesson has it."""
+    begun = {id.partition(".")[0] for id in ids if workbook.text_of(id) != exercises.stub(id)}
+    return [id for id in ids if id.partition(".")[0] not in begun]
 
 
 def watch_(options) -> None:

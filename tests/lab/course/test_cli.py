@@ -167,6 +167,16 @@ def test_check_of_a_lesson_counts(mine, run):
     assert run("check")[0] == 0
 
 
+def test_a_lesson_that_was_not_begun_is_a_line(mine, run, monkeypatch):
+    monkeypatch.setattr(cli, "setup", lambda: pytest.fail("there is nothing to check"))
+    for words in (["check"], ["check", "01"]):
+        code, said = run(*words)
+        assert code == 1 and said.splitlines()[1:] == [
+            "2 exercises in 1 lesson not attempted yet; `lessons next` shows the next one",
+            "0 of 2 solved",
+        ]
+
+
 @pytest.mark.parametrize(
     "typed, said",
     [
