@@ -131,7 +131,7 @@ def _check_groups(scales, latent):
     R, shape = latent.shape[-1], [*latent.shape[:2], scales.shape[-1] if scales.ndim else 0]
     if list(scales.shape) != shape or not shape[2] or R % shape[2]:
         raise ValueError(
-            f"scales must be [as latent, groups] = [{shape[0]}, {shape[1]}, a divisor of R = {R}], "
+            f"scales must be [{shape[0]}, {shape[1]}, groups], groups a divisor of R = {R}, "
             f"got {list(scales.shape)}"
         )
 

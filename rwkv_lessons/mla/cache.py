@@ -13,7 +13,8 @@ def fp8_cache(latent, k_rope):
 
     A row holds R e4m3 values of the latent, one float32 scale for each 128 of them, and the P
     values of k_rope in bfloat16: for R = 512 and P = 64, bytes 0-511, 512-527 and 528-655. A value
-    is e4m3 · scale. The scale is the group's largest magnitude / 448.
+    is e4m3 · scale. The scale is the group's largest magnitude / 448. A group with an infinite
+    value or a NaN becomes NaN.
 
     Args:
         latent: `[…, R]`, a float dtype; R is a multiple of 128. k_rope: `[…, P]`.
@@ -33,7 +34,8 @@ def fp8_cache_parts(cache, P=64):
     """What `mla_decode` takes of a cache in that layout: views of the latent, scales and k_rope.
 
     Args:
-        cache: `[…, 656]`, uint8, the last stride 1: as vLLM keeps it, `[pages, page size, 656]`.
+        cache: `[…, 656]`, uint8, as vLLM keeps it: `[pages, page size, 656]`. The last stride is
+            1; the other strides and the offset in its storage are multiples of 4.
         P: the values of k_rope.
 
     Returns:
@@ -41,12 +43,21 @@ def fp8_cache_parts(cache, P=64):
     """
     if not isinstance(cache, torch.Tensor) or cache.dtype != torch.uint8:
         kind = getattr(cache, "dtype", type(cache).__name__)
-        raise TypeError(f"cache must be a uint8 tensor, got {kind}: use .view(torch.uint8)")
+        same = getattr(kind, "itemsize", None) == 1
+        what = "use .view(torch.uint8)" if same else "pass what fp8_cache returned or vLLM keeps"
+        raise TypeError(f"cache must be a uint8 tensor, got {kind}: {what}")
     R = (cache.shape[-1] - 2 * P) * 32 // 33 if cache.ndim else 0
     if R <= 0 or R % GROUP or R + R // 32 + 2 * P != cache.shape[-1]:
         raise ValueError(
             f"rows of cache must have R + R/32 + 2·P bytes, R a multiple of {GROUP} "
             f"(656 for R = 512, P = 64), got {list(cache.shape)} for P = {P}"
+        )
+    *steps, last = cache.stride()
+    if last != 1 or any(n % 4 for n in (*steps, cache.storage_offset())):
+        raise ValueError(
+            "cache must have last stride 1, and other strides and a storage offset that are "
+            f"multiples of 4, got strides {cache.stride()} and offset {cache.storage_offset()}: "
+            "copy it with .clone(memory_format=torch.contiguous_format)"
         )
     latent, scales, k_rope = cache.split([R, R // 32, 2 * P], -1)
     return latent.view(torch.float8_e4m3fn), scales.view(torch.float32), k_rope.view(torch.bfloat16)

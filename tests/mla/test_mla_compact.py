@@ -208,7 +208,9 @@ WRONG = {
     "latent must be float8_e4m3fn, got uint8: see fp8_cache_parts": {"latent": "bytes"},
     "latent must be float8_e4m3fn in an FP8 cache, got torch.float16": {"latent": "plain"},
     "scales must be float32 in an FP8 cache, got torch.float64": {"scales": "double"},
-    r"scales must be \[as latent, groups\] = \[2, 20, a divisor of R = 128\]": {"scales": "three"},
+    r"scales must be \[2, 20, groups\], groups a divisor of R = 128, got \[2, 20, 3\]": {
+        "scales": "three"
+    },
     r"tokens must be \[B, M, K\] = \[2, 1, K\] or \[B, K\]": {"tokens": torch.zeros(3, 4).int()},
     "tokens must have lists of at least one entry": {"tokens": torch.zeros(2, 0).int()},
     "tokens must be one of int32, int64, got torch.float32": {"tokens": torch.zeros(2, 4)},
@@ -232,11 +234,40 @@ def test_wrong_arguments(message):
         mla(*tensors, **which)
 
 
+@pytest.mark.parametrize(
+    "cache",
+    [
+        torch.zeros(656, 3, dtype=torch.uint8).T,
+        torch.zeros(3, 1312, dtype=torch.uint8)[:, ::2],
+        torch.zeros(3, 657, dtype=torch.uint8)[:, :656],
+        torch.zeros(3, 660, dtype=torch.uint8)[:, 1:657],
+        torch.zeros(1, 657, dtype=torch.uint8)[:, :656],
+    ],
+    ids=["transposed", "every other", "stride 657", "offset 1", "one row"],
+)
+def test_a_cache_that_cannot_be_viewed_says_how_to_copy_it(cache):
+    with pytest.raises(ValueError, match=r"got strides \(.*\) and offset .*: copy it with \.clone"):
+        fp8_cache_parts(cache)
+    fp8_cache_parts(cache.clone(memory_format=torch.contiguous_format))
+
+
+def test_a_group_with_an_infinite_value_is_nan():
+    latent = torch.ones(1, 256)
+    latent[0, 5] = torch.inf
+    values, scales, _ = fp8_cache_parts(fp8_cache(latent, torch.zeros(1, 64)))
+    read = values.float().unflatten(-1, (2, 128)) * scales[..., None]
+    assert read[0, 0].isnan().all() and (read[0, 1] == 1).all()
+
+
 def test_wrong_caches():
-    with pytest.raises(
-        TypeError, match="cache must be a uint8 tensor, got torch.float32: use .view"
-    ):
-        fp8_cache_parts(torch.zeros(2, 656))
+    cases = [
+        ([1, 2], "list: pass what fp8_cache returned"),
+        (torch.zeros(2, 656), "torch.float32: pass what fp8_cache returned"),
+        (torch.zeros(2, 656, dtype=torch.int8), r"torch.int8: use .view\(torch.uint8\)"),
+    ]
+    for cache, says in cases:
+        with pytest.raises(TypeError, match=f"cache must be a uint8 tensor, got {says}"):
+            fp8_cache_parts(cache)
     with pytest.raises(ValueError, match=r"rows of cache must have .*, got \[2, 576\] for P = 64"):
         fp8_cache_parts(torch.zeros(2, 576, dtype=torch.uint8))
     with pytest.raises(ValueError, match="latent must have R a multiple of 128, got 100"):
