@@ -39,7 +39,9 @@ def _parser():
         _add_what(measured, operation.letters, operation.dtypes)
         if operation.peers:
             measured.add_argument(
-                "--peers", action="store_true", help="also time other packages, if installed"
+                "--peers",
+                action="store_true",
+                help="also time packages of others, such as flash-linear-attention, if installed",
             )
         if operation.name == "wkv7-serving":
             says = "of compiled operators of Albatross, rwkv-sglang or rwkv, to time beside"
@@ -78,7 +80,12 @@ def _parser():
     ceilings.set_defaults(command=_on("run:measure_ceilings"))
 
     quick = commands.add_parser("quick", help="time RWKV-6 and -7 in a minute, as a file to send")
-    quick.add_argument("--out", default=".", metavar="FOLDER", help="write FOLDER/<GPU>/quick.json")
+    quick.add_argument(
+        "--out",
+        default=".",
+        metavar="FOLDER",
+        help="where to write <GPU>/quick.json; here if left out",
+    )
     quick.add_argument("--commit", help=COMMIT)
     quick.set_defaults(command=_on("run:time_quickly"))
 

@@ -1,10 +1,12 @@
 """A wrong command line is told in a line that names the argument, with exit status 2."""
 
+import argparse
 import subprocess
 import sys
 
 import pytest
 
+from rwkv_lessons.bench import __main__ as bench_commands
 from rwkv_lessons.bench.__main__ import main as bench
 from rwkv_lessons.lab.commands import lock
 from rwkv_lessons.lab.lessons.lesson_30.two_processes import main as two_processes
@@ -63,6 +65,15 @@ def test_a_wrong_option_of_the_bench_shows_that_commands_usage(line, usage, caps
         bench(line.split())
     assert stop.value.code == 2
     assert usage in capsys.readouterr().err.splitlines()[0]
+
+
+def test_every_option_of_the_bench_says_what_it_does():
+    actions = bench_commands._parser()._actions
+    (commands,) = (x.choices for x in actions if x.nargs == argparse.PARSER)
+    assert len(commands) > 20
+    for name, parser in commands.items():
+        for option in parser._actions:
+            assert not option.option_strings or len(option.help.split()) > 2, (name, option.dest)
 
 
 def test_help_writes_nothing(monkeypatch, capsys):
