@@ -21,7 +21,7 @@ TRAIN = Operation(
         RecordPlan("train-peers", "train --methods 'wkv6,fla chunk'", 300, RESULTS, needs="fla"),
     ),
     headline=Headline(
-        "RWKV-6 model, a training step", "train-peers", "wkv6", "fla chunk", "FLA, chunks", SHAPE
+        "RWKV-6 model, a training step", "train-peers", "wkv6", "fla chunk", "FLA, chunked", SHAPE
     ),
     verified_as={"wkv6": "wkv6"},
 )

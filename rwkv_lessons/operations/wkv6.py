@@ -253,7 +253,7 @@ WKV6 = Operation(
         "fla tilelang": Peer("tilelang", "tilelang", "fla_tilelang", "FLA's kernels in it"),
     },
     headline=Headline(
-        "RWKV-6 forward", "wkv6-peers", "wkv6", "fla chunk", "FLA, chunks", TABLE_SHAPE
+        "RWKV-6 forward", "wkv6-peers", "wkv6", "fla chunk", "FLA, chunked", TABLE_SHAPE
     ),
     public=("wkv6", "__getattr__"),
     checks=CHECKS,

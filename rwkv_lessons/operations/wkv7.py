@@ -251,7 +251,7 @@ WKV7 = Operation(
         "rwkv-lm alt": Peer("RWKV_LM", "RWKV-LM", "rwkv_lm_alt", "its others for the H100"),
     },
     headline=Headline(
-        "RWKV-7 forward", "wkv7-peers", "wkv7", "fla chunk", "FLA, chunks", TABLE_SHAPE
+        "RWKV-7 forward", "wkv7-peers", "wkv7", "fla chunk", "FLA, chunked", TABLE_SHAPE
     ),
     public=("wkv7", "__getattr__"),
     checks=CHECKS,

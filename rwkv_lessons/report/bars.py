@@ -30,7 +30,7 @@ class Chart:
         return [(label, times[method]) for method, label in self.bars.items() if method in times]
 
 
-FLA = {"fla chunk": "FLA, chunks", "fla recurrent": "FLA, recurrent"}
+FLA = {"fla chunk": "FLA, chunked", "fla recurrent": "FLA, recurrent"}
 WKV6 = {"wkv6": "this library", "cuda": "this library, CUDA, one token at a time"} | FLA
 WKV7 = {"wkv7": "this library", "recurrent": "this library, one token at a time"} | FLA
 TIMEX = {"timex": "this library", "cuda": "this library, CUDA", "fft": "FFT, torch"}

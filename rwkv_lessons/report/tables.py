@@ -6,9 +6,12 @@ page: a column that holds one value throughout moves into the caption, notes go 
 and where a page's numbers come from is said once, in its `provenance` block.
 """
 
+import re
+
 from rwkv_lessons.bench import gpu_tests
 from rwkv_lessons.bench.commands.record_all import PLANS, planned
 from rwkv_lessons.lab.lessons.lesson_18 import pictures as race
+from rwkv_lessons.lab.lessons.lesson_21.decays import SHOWN
 from rwkv_lessons.lab.pictures import ladder
 from rwkv_lessons.operations import LADDERS, OPERATIONS, operation_of
 from rwkv_lessons.operations.entries import ROOT
@@ -33,6 +36,12 @@ RECORDS_OF = {
     "mla": "mla",
     "training": "train",
     "many_gpus": "sequence-parallel",
+}
+CALLS = {  # of `decode`, beside those that have a column
+    "padded": "`padded` computes 64 heads in bfloat16 and keeps 16 or 8.",
+    "fp8": "`fp8` reads a cache of 656 bytes a token instead of 1,152.",
+    "lists": "`lists` reads 2,048 listed tokens of each sequence, in bfloat16.",
+    "fp8 lists": "`fp8 lists` reads lists from an FP8 cache.",
 }
 OLDER = " †"  # marks what was measured with older kernels
 FORWARD = ("wkv6", "wkv6-small", "wkv6-sizes")  # records of the table of all shapes
@@ -141,19 +150,22 @@ def _below(table, caption, measured, notes=()):
     return "\n\n".join([table, "\\\n".join(filter(None, [*lines, *notes]))]).rstrip()
 
 
-def _notes(measured):
+def _notes(measured, shown=""):
     """Each note and each problem of a record once, behind the methods that it is about."""
     methods_by_text = {}
     for row in measured.rows:
-        text = row.problem or row.note
+        text = row.problem or re.sub(shown, "", row.note or "")
         if text:
             shape = f" ({_shape(row)}, {row.dtype})" if row.problem else ""
             methods_by_text.setdefault(text, {})[f"{row.method}{shape}"] = None
     return [f"{', '.join(methods)}: {text}." for text, methods in methods_by_text.items()]
 
 
-def by_shape_block(name, cell, unit):
-    """A line per shape, a column per method, to compare the methods of a record."""
+def by_shape_block(name, cell, unit, shown=""):
+    """A line per shape, a column per method, to compare the methods of a record.
+
+    shown: what of a note is in the cells, as a regular expression, and not in the notes.
+    """
 
     @_block(name)
     def block(measured):
@@ -167,7 +179,8 @@ def by_shape_block(name, cell, unit):
         if len({row.dtype for row in measured.rows}) == 1:
             head, rows = _without("dtype", head, rows)
             caption += f", {measured.rows[0].dtype}"
-        return _below(_markdown(head, rows), caption, measured, _notes(measured))
+        notes = _notes(measured, shown)
+        return _below(_markdown(head, rows), caption, measured, notes)
 
     return block
 
@@ -181,6 +194,7 @@ def decays_block(name):
         for row in measured.rows:
             method, _, case = row.method.partition(", ")
             case, both, _ = case.partition(", both passes")
+            case = SHOWN.get(case, case)
             column = f"{method}, {'both' if both else 'forward'}"
             columns[column] = None
             lines.setdefault(case, {})[column] = _text(row.median_ms, ".3f")
@@ -362,7 +376,9 @@ def _other_calls(measured, columns, letters):
         share = _text(row.roofline_share, ".0%")
         rows.append([_shape(row), row.method, *micro, share, f"{row.error:.1e}"])
     head = [letters, "call", "µs", "graph", "of roofline", "error"]
-    return f"\n\n{_markdown(head, rows)}" if rows else ""
+    calls = " ".join(text for method, text in CALLS.items() if any(x[1] == method for x in rows))
+    about = f"More ways to decode with few heads, to compare with `decode` above. {calls}"
+    return f"\n\n{about}\n\n{_markdown(head, rows)}" if rows else ""
 
 
 def headline_block(folder):
@@ -385,10 +401,14 @@ def headline_block(folder):
         return unrecorded(lines[0].record)
     head = ["operation", "shape", "this library, ms", "alternative, ms", "alternative", "speed-up"]
     caption = (
-        "bfloat16 unless said. Shapes are B, T, H, N; for latent attention B, N, H, R, P, V; for"
-        " time-x B, C, T; for the model B, T, layers, width. Each line is one run"
+        "bfloat16 unless stated otherwise. Shapes are B, T, H, N; for latent attention"
+        " B, N, H, R, P, V; for time-x B, C, T; for the model B, T, layers, width. Both times of a"
+        " row are from the same run"
     )
-    dates = "; ".join(f"{gpu}, {', '.join(sorted(dates))}" for gpu, dates in sources.items())
+    dates = "; ".join(
+        f"{gpu}, {'–'.join(dict.fromkeys((min(dates), max(dates))))}"
+        for gpu, dates in sources.items()
+    )
     older_rows = any(row[0].endswith(OLDER) for row in rows)
     note = f"{OLDER}: measured with older kernels, to be measured again." * older_rows
     return f"{_markdown(head, rows)}\n\n{caption}: {dates}.{note}"
@@ -518,8 +538,14 @@ def colab_block(folder):
     return f"```\n{COLAB.format(address(ROOT) or PLACEHOLDER)}\n```"
 
 
-def _tokens_per_s(row):
-    return f"{row.shape[0] * row.shape[2] / row.host_ms * 1e3:,.0f}"
+PROMPT = r"; tokens in (\d+) ms.*"  # of a note: how long the model read
+
+
+def _generated(row):
+    """Tokens out per second, and the milliseconds of the prompt."""
+    rate = f"{row.shape[0] * row.shape[2] / row.host_ms * 1e3:,.0f}"
+    read = re.search(PROMPT, row.note or "")
+    return f"{rate}; {int(read[1]):,}" if read else rate
 
 
 # A plan's `table` → the function that makes the block of a record's name.
@@ -535,7 +561,7 @@ KINDS = {
         name, lambda row: _text(row.median_ms, ".3f"), "Milliseconds"
     ),
     "tokens per second by shape": lambda name: by_shape_block(
-        name, _tokens_per_s, "Tokens out per second"
+        name, _generated, "Tokens out per second; milliseconds for the tokens in", PROMPT
     ),
 }
 BLOCKS = {ladder.plan.name: ladder_block(name) for name, ladder in LADDERS.items()}
