@@ -98,8 +98,9 @@ EXACT = {"rtol": 1e-9, "atol": 1e-11}  # float64 on both sides
 
 
 @pytest.mark.parametrize("T", [1, 5])
-@pytest.mark.parametrize("package, name", METHODS)
+@pytest.mark.parametrize("package, name", [x for x in METHODS if x != ("mla", "decode")])
 def test_torch_func_goes_through(package, name, T):
+    """`mla_decode` has no gradients."""
     method, tensors, options = call(package, name, T)
 
     def loss(*x):
