@@ -71,8 +71,8 @@ def command(options):
 
 
 def written():
-    """Where columns are kept, and what is left to do by hand."""
-    return f"written: {TABLE}; copy the tables above to docs/compilers.md, which nothing rewrites"
+    """Where columns are kept, and what puts them on the page."""
+    return f"written: {TABLE}; `python -m rwkv_lessons.report` puts them into docs/compilers.md"
 
 
 def load(folder=RECORDS):
