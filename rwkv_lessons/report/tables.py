@@ -512,7 +512,7 @@ def compilers_block(folder):
     """What each compiler makes of the same kernels, and how fast it is."""
     from rwkv_lessons.bench.machine_code import compilers
 
-    columns = compilers.load(folder or compilers.RECORDS)
+    columns = compilers.load(folder)
     return compilers.table(columns) or f"Not recorded yet; `{compilers.COMMAND}`"
 
 

@@ -75,8 +75,8 @@ def written():
     return f"written: {TABLE}; `python -m rwkv_lessons.report` puts them into docs/compilers.md"
 
 
-def load(folder=RECORDS):
-    file = folder / TABLE.name
+def load(folder=None):
+    file = folder / TABLE.name if folder else TABLE
     return json.loads(file.read_text(encoding="utf-8")) if file.exists() else []
 
 
