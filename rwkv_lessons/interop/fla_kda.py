@@ -4,7 +4,7 @@ For each head, with row vectors q, k, v, a decay α = exp(g) per key channel and
 
     S[t] = (I − β kᵀk) diag(α) S[t-1] + β kᵀ v          o = scale · q S[t]
 
-which is WKV-7 with r = q, w = g, a = α∘k, b = −βk and βk for its k: docs/kda.md. A gated
+which is WKV-7 with r = q, w = g, a = −α∘k, and βk for both b and its k: docs/kda.md. A gated
 delta net has one decay for a head, so that its w is the same in all channels.
 
 What changes with these functions: those of one token after the other have gradients too, any log
@@ -268,9 +268,9 @@ def fused_recurrent_gated_delta_rule(
 
 
 class _AsRWKV7(torch.autograd.Function):
-    """What RWKV-7 takes as w, k, a and b: g, βk, α∘k and -βk; the last three in `dtype`.
+    """What RWKV-7 takes as w, as k and b, and as a: g, βk and −α∘k; the last two in `dtype`.
 
-    They are rounded once. `wkv7` rounds the gradients of βk and -βk, which nearly cancel where the
+    They are rounded once. `wkv7` rounds the two gradients of βk, which nearly cancel where the
     state already holds v. α is computed again in the backward pass.
     """
 
@@ -278,20 +278,20 @@ class _AsRWKV7(torch.autograd.Function):
     def forward(k, g, beta, dtype):
         alpha = g.to(sum_dtype(dtype)).exp()
         a, written = (torch.empty_like(k, dtype=dtype) for _ in range(2))
-        torch.mul(alpha, k, out=a)
+        torch.addcmul(alpha.new_zeros(()), alpha, k, value=-1, out=a)
         torch.mul(beta[..., None], k, out=written)
-        return g.expand(k.shape), written, a, -written
+        return g.expand(k.shape), written, a
 
     @staticmethod
     def setup_context(ctx, inputs, output):
         ctx.save_for_backward(*inputs[:3], output[2])
 
     @staticmethod
-    def backward(ctx, dw, dwritten, da, db):
+    def backward(ctx, dw, dwritten, da):
         k, g, beta, a = ctx.saved_tensors
-        real, dwritten = sum_dtype(da.dtype), dwritten - db
+        real = sum_dtype(da.dtype)
         dg = torch.addcmul(dw, a, da).sum_to_size(g.shape)
-        dk = torch.addcmul(g.to(real).exp() * da, beta.to(real)[..., None], dwritten)
+        dk = torch.addcmul(beta.to(real)[..., None] * dwritten, g.to(real).exp(), da, value=-1)
         dbeta = (dwritten * k).sum(-1)
         return dk.to(k.dtype), dg.to(g.dtype), dbeta.to(beta.dtype), None
 
@@ -313,14 +313,14 @@ def _by_wkv7(
         initial_state = turned(initial_state) if state_v_first else initial_state
     if norm:
         q, k = _unit(q), _unit(k)
-    w, k, a, b = _AsRWKV7.apply(k, g, beta, dtype)
+    w, written, a = _AsRWKV7.apply(k, g, beta, dtype)
     o, s1 = wkv7(
         q.to(dtype),
         w,
-        k,
+        written,
         v.to(dtype),
         a,
-        b,
+        written,
         initial_state,
         cu_seqlens=cu_seqlens,
         scale=q.shape[-1] ** -0.5 if scale is None else scale,

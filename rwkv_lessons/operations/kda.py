@@ -41,7 +41,7 @@ KDA = Operation(
     reference="rwkv_lessons.interop.fla_kda:chunk_kda",  # in float64: by matrix products in torch
     functions={"chunk_kda": "rwkv_lessons.interop.fla_kda:chunk_kda"},
     dtypes=("bfloat16",),
-    records=(RecordPlan("kda-peers", f"kda {BESIDE_FLA}", 240, table=None, needs="fla"),),
+    records=(RecordPlan("kda-peers", f"kda {BESIDE_FLA}", 240, needs="fla"),),
     peers={"fla chunk": Peer("fla", FLA, "fla_kda_chunk", "decays bounded by -5")},
     verified_as={"chunk_kda": "wkv7"},
 )
@@ -55,10 +55,6 @@ KDA_BACKWARD = replace(
     # dβ is of k's gradient less b's, which bfloat16 rounds apart: wy has 0.9 to 1.9e-2 with 1 to 8
     # heads of up to 4,096 tokens, and the kernels, in the interpreter, 1.2 times that.
     slack=3.0,
-    records=(
-        RecordPlan(
-            "kda-backward-peers", f"kda-backward {BESIDE_FLA}", 360, table=None, needs="fla"
-        ),
-    ),
+    records=(RecordPlan("kda-backward-peers", f"kda-backward {BESIDE_FLA}", 360, needs="fla"),),
     peers={"fla chunk": Peer("fla", FLA, "fla_kda_chunk_gradients", "decays bounded by -5")},
 )

@@ -23,6 +23,7 @@ PAGES = (
     *(f"README.{language}.md" for language in translation.languages()),
     "docs/results.md",
     *(f"docs/results/{name}.md" for name in RECORDS_OF),
+    "docs/kda.md",
     "docs/warplens_model.md",
     "docs/compilers.md",
 )
