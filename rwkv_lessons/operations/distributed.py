@@ -15,6 +15,6 @@ SEQUENCE_PARALLEL = Operation(
     letters="GPUs, B, T, H, N",
     command="sequence_parallel:command",
     dtypes=(),
-    records=(replace(own("sequence-parallel", "sequence-parallel", 150, "two GPUs"), gpus=2),),
+    records=(replace(own("sequence-parallel", "sequence-parallel", table="two GPUs"), gpus=2),),
     public=("sequence_parallel",),
 )

@@ -52,8 +52,8 @@ KDA_BACKWARD = replace(
     says="time both passes of Kimi's delta attention",
     timed=BOTH,
     work=least_kda_with_gradients,
-    # dβ is of k's gradient less b's, which bfloat16 rounds apart: wy has 0.9 to 1.9e-2 with 1 to 8
-    # heads of up to 4,096 tokens, and the kernels, in the interpreter, 1.2 times that.
+    # dβ is of the sum of k's and b's gradients, each rounded to bfloat16: wy has 0.9 to 1.9e-2 with
+    # 1 to 8 heads of up to 4,096 tokens, and the kernels, in the interpreter, 1.2 times that.
     slack=3.0,
     records=(RecordPlan("kda-backward-peers", f"kda-backward {BESIDE_FLA}", 360, needs="fla"),),
     peers={"fla chunk": Peer("fla", FLA, "fla_kda_chunk_gradients", "decays bounded by -5")},

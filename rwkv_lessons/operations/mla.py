@@ -163,7 +163,7 @@ MLA_DECODE = Operation(
     command="mla_decode:command",
     dtypes=("bfloat16",),
     verified_as=dict.fromkeys(("paged", "padded", "fp8", "lists", "fp8 lists"), "decode"),
-    records=(own("mla-decode", "mla-decode", 150, "beside torch"),),
+    records=(own("mla-decode", "mla-decode", table="beside torch"),),
     headline=Headline(
         "MLA decode, DeepSeek-V3", "mla-decode", "decode", "torch absorbed", "torch", DEEPSEEK_SHAPE
     ),
@@ -202,7 +202,7 @@ MLA_PREFILL = Operation(
     letters="B, T, H, K, R, P, V",
     command="mla_prefill:command",
     dtypes=("bfloat16",),
-    records=(own("mla-prefill", "mla-prefill", 150, "milliseconds by shape"),),
+    records=(own("mla-prefill", "mla-prefill", table="milliseconds by shape"),),
     public=("mla_prefill",),
     verified_as={"kernel": "prefill", "prefill absorbed": "prefill"},
 )

@@ -17,7 +17,7 @@ TRAIN = Operation(
     command="train_model:command",
     dtypes=(),
     records=(
-        own("train", "train", 150, RESULTS),
+        own("train", "train", table=RESULTS),
         RecordPlan("train-peers", "train --methods 'wkv6,fla chunk'", 300, RESULTS, needs="fla"),
     ),
     headline=Headline(

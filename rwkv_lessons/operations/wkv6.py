@@ -242,7 +242,7 @@ WKV6 = Operation(
             " --methods 08_decay_from_data,13_fused_recurrent",
             table=None,
         ),
-        own("wkv6-first", "first", 150),
+        own("wkv6-first", "first"),
         own("wkv6-race", "race", 120, "race"),
         RecordPlan("wkv6-peers", f"wkv6 {BESIDE_PEERS}", 240, needs="fla"),
         RecordPlan("wkv6-tilelang", f"wkv6 {BESIDE_TILELANG}", 360, needs="tilelang"),
