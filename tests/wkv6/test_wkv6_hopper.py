@@ -321,8 +321,8 @@ OF_PIECES = {
     "the scores too early": ("(products(k_of_state, v_tile)", "(products(k_of_state, v_tile) + 4"),
     "scores in bfloat16": (
         "masked",
-        "below_and_on_diagonal_in_float16(b_a,",
-        "below_and_on_diagonal_in_float16(widened(rounded(b_a)),",
+        "below_and_on_diagonal(b_a,",
+        "below_and_on_diagonal(widened(rounded(b_a)),",
     ),
     "scores too large": ("too_strong", "squares <= LARGEST", "squares == squares"),
     "v of strong chunks": (

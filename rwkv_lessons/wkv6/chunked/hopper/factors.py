@@ -14,7 +14,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import warpgroup_mma
 
-from .tiles import as_left_operand, in_two, in_two_by_ptx, rounded, widened
+from .tiles import as_left_operand, in_two, rounded, widened
 
 
 class Rounded(NamedTuple):
@@ -119,16 +119,6 @@ def split(b_x):
     """A float32 tile in two pieces."""
     high, low = in_two(b_x)
     return Split(high, low)
-
-
-@gluon.jit
-def split_in(b_x, BY_PTX: gl.constexpr):
-    """`split`, or the same in fewer instructions."""
-    if BY_PTX:
-        high, low = in_two_by_ptx(b_x)
-        return Split(high, low)
-    else:
-        return split(b_x)
 
 
 @gluon.jit

@@ -68,7 +68,6 @@ from .factors import (
     products,
     rows_of,
     split,
-    split_in,
     store,
     transposed,
 )
@@ -80,7 +79,6 @@ from .tiles import (
     at_least,
     barrier,
     below_and_on_diagonal,
-    below_and_on_diagonal_in_float16,
     copy_chunk,
     difference,
     expect_chunk,
@@ -226,7 +224,7 @@ def store_keys(b_k, s, k_tiles, s_power, row, HALF: gl.constexpr, KEEP: gl.const
     """
     s_k, s_more = k_tiles
     k_split = Split(s_k._reinterpret(gl.bfloat16, [C, C], TILE), s.low)
-    pieces = split_in(b_k, HALF)
+    pieces = split(b_k)
     store(k_split, pieces)
     if HALF:
         b_high = widened(pieces.high)
@@ -251,11 +249,11 @@ def store_state(b_s, b_total, b_power, s, HALF: gl.constexpr, KEEP: gl.constexpr
     if HALF:
         state = Split(s.state, s.log._reinterpret(gl.bfloat16, [C, C], TILE))
         if KEEP:
-            store(state, split_in(b_s * gl.exp2(b_total)[:, None], BY_PTX=True))
+            store(state, split(b_s * gl.exp2(b_total)[:, None]))
             b_s = now(b_s * gl.exp2(b_total - b_power)[:, None])
         else:
             b_s = now(b_s * gl.exp2(b_total)[:, None])
-            store(state, split_in(b_s, BY_PTX=True))
+            store(state, split(b_s))
         return b_s, state
     else:
         b_s *= gl.exp2(b_total)[:, None]
@@ -279,10 +277,7 @@ def store_middle(checkpoints, b_s, b_second, b_power, there, s, HALF: gl.constex
 def masked(b_a, b_bonus, s_mask, DTYPE: gl.constexpr):
     """Scores before a token and its bonus, as a left factor."""
     bonus, mask = b_bonus.to(DTYPE), s_mask.load(TILES)
-    if DTYPE == gl.float16:
-        return Rounded(as_left_operand(below_and_on_diagonal_in_float16(b_a, bonus, mask)))
-    else:
-        return Rounded(as_left_operand(below_and_on_diagonal(b_a, bonus, mask)))
+    return Rounded(as_left_operand(below_and_on_diagonal(b_a, bonus, mask)))
 
 
 @gluon.jit
@@ -466,7 +461,7 @@ def wkv6_hopper_kernel(
                     b_r *= scale
                 v_tile, k_tiles = Rounded(s_v.index(i)), (s_k.index(i), s_w.index(i))
                 k_split, k_of_state = store_keys(b_k, s, k_tiles, s_power, row, HALF, KEEP)
-                r_left = as_left(split_in(b_r, HALF))
+                r_left = as_left(split(b_r))
                 if KEEP:
                     at_checkpoint = ((slot + t // CHECKPOINT) * H + i_h) * K + i_k * C
                     if HALF:

@@ -52,14 +52,10 @@ def to_float16(x):
 
 @gluon.jit
 def in_two(x):
-    """A float32 tile as two of bfloat16, which hold 16 of its 24 bits."""
-    high = rounded(x)
-    return high, rounded(x - widened(high))
+    """A float32 tile as two of bfloat16, which hold 16 of its 24 bits.
 
-
-@gluon.jit
-def in_two_by_ptx(x):
-    """`in_two`; of x - high Triton 3.6 makes a fused multiply-add, and negates high before it."""
+    In PTX, since Triton 3.6 makes x - high a fused multiply-add, and negates high before it.
+    """
     pieces: gl.constexpr = """{
         .reg .b32 first, second;
         cvt.rn.bf16x2.f32 $0, $3, $2;
@@ -76,7 +72,7 @@ def in_two_by_ptx(x):
 
 @gluon.jit
 def difference(x, y):
-    """x - y of float32 tiles, in PTX for the reason in `in_two_by_ptx`."""
+    """x - y of float32 tiles, in PTX for the reason in `in_two`."""
     both: gl.constexpr = "sub.f32 $0, $2, $4; sub.f32 $1, $3, $5;"
     return gl.inline_asm_elementwise(
         both, "=&f,=&f,f,f,f,f", [x, y], gl.float32, is_pure=True, pack=2
@@ -126,7 +122,7 @@ SIGN_OF_LOWER, SIGN_OF_UPPER = gl.constexpr("0xaa88"), gl.constexpr("0xbb99")
 
 @gluon.jit
 def by_masks(x, on, masks, of_x: gl.constexpr, of_on: gl.constexpr):
-    """A float32 tile in bfloat16 under one mask, or `on` under another."""
+    """A tile of 16 bits under one mask, or `on` under another."""
     either: gl.constexpr = (
         "{ .reg .b32 one, other;"
         "prmt.b32 one, $3, 0, " + of_x + ";"
@@ -135,36 +131,20 @@ def by_masks(x, on, masks, of_x: gl.constexpr, of_on: gl.constexpr):
         "and.b32 other, other, $2;"
         "or.b32 $0, one, other; }"
     )
-    x, on = gl.broadcast(rounded(x), on)
+    x, on = gl.broadcast(x, on)
     return gl.inline_asm_elementwise(
-        either, "=r,r,r,r", [x, on, masks], gl.bfloat16, is_pure=True, pack=2
+        either, "=r,r,r,r", [x, on, masks], x.dtype, is_pure=True, pack=2
     )
 
 
 @gluon.jit
 def below_and_on_diagonal(x, on, mask):
-    """A float32 tile in bfloat16, with `on` on the diagonal and 0 above.
+    """A float32 tile in the 16 bits of `on`, with `on` on the diagonal and 0 above.
 
     mask: an int16 tile whose upper bytes are full below the diagonal, and whose lower ones on it.
     """
+    x = to_float16(x) if on.dtype == gl.float16 else rounded(x)
     return by_masks(x, on, mask, UPPER, LOWER)
-
-
-@gluon.jit
-def below_and_on_diagonal_in_float16(x, on, mask):
-    """`below_and_on_diagonal`, in float16."""
-    either: gl.constexpr = (
-        "{ .reg .b32 one, other;"
-        "prmt.b32 one, $3, 0, " + UPPER + ";"
-        "prmt.b32 other, $3, 0, " + LOWER + ";"
-        "and.b32 one, one, $1;"
-        "and.b32 other, other, $2;"
-        "or.b32 $0, one, other; }"
-    )
-    x, on = gl.broadcast(to_float16(x), on)
-    return gl.inline_asm_elementwise(
-        either, "=r,r,r,r", [x, on, mask], gl.float16, is_pure=True, pack=2
-    )
 
 
 @gluon.jit
@@ -173,7 +153,7 @@ def where_one(x, on, weights):
 
     weights: bits of bfloat16. In the lower byte 1.0 has the sign bit, and -0 in the upper.
     """
-    return by_masks(x, on, weights, SIGN_OF_LOWER, SIGN_OF_UPPER)
+    return by_masks(rounded(x), on, weights, SIGN_OF_LOWER, SIGN_OF_UPPER)
 
 
 @gluon.jit
