@@ -46,6 +46,7 @@ def test_packed_sequences(raw):
         None,
         "mbarrier.wait(parts_stored.index(0), j % 2)",
         "mbarrier.arrive(parts_read.index(0), count=1)",
+        "mbarrier.wait(parts_read.index(0), 1 - j % 2)",
     ],
 )
 def test_either_role_may_run_first(mistake, launched, monkeypatch):

@@ -134,11 +134,6 @@ def sweep_values(arguments, RAW: gl.constexpr, SCALED: gl.constexpr, i_v: gl.con
     while j < count:
         stage, phase = 2 * i_v + j % 2, j // 2 % 2
         same = i_v + j // 2**30  # which the compiler cannot know
-        load_chunk(
-            inputs, staged, ready, 2 * i_v + 1 - j % 2, j + 1 < count, start + t - T32,
-            key_column, value_column, ((slot + t // T32 - 1) * H + i_h) * N + i_k * C, i_v * C,
-            FIRST=False,
-        )  # fmt: skip
         c, x = tiles_of(staged, stage), factors_of(scratch, staged, stage, same)
         other = factors_of(scratch, staged, 2 * (1 - i_v) + j % 2, 1 - i_v + j // 2**30)
         n, one = length - t, j // 2**30
@@ -150,6 +145,12 @@ def sweep_values(arguments, RAW: gl.constexpr, SCALED: gl.constexpr, i_v: gl.con
         w_left = as_left(w_pieces)
         fence_async_shared()
         barrier()  # all warps' tokens are cleared
+        mbarrier.wait(parts_read.index(0), 1 - j % 2)  # of the chunk before
+        load_chunk(
+            inputs, staged, ready, 2 * i_v + 1 - j % 2, j + 1 < count, start + t - T32,
+            key_column, value_column, ((slot + t // T32 - 1) * H + i_h) * N + i_k * C, i_v * C,
+            FIRST=False,
+        )  # fmt: skip
         b_ds, b_dr, b_dk, b_dv, b_dw = chunk_gradients(
             b_ds, None, w_left, None, c, x, u, o_u, sums, scratch, place, zeros, whole, one, scale,
             RAW, SCALED,
@@ -181,7 +182,6 @@ def sweep_values(arguments, RAW: gl.constexpr, SCALED: gl.constexpr, i_v: gl.con
             at = (to_values.to(gl.int64) + row_t) * (H * N) + value_column + o_v
             gl.store(dv_rows + at, parts.dv.load(ROWS), row_t < n)
             barrier()
-        mbarrier.wait(parts_read.index(0), j % 2)
         t -= T32
         j += 1
 
