@@ -24,10 +24,10 @@ mla.prefill.backward.queries_kernel                  3:208    1:40    1:40   2:2
 mla.prefill.forward.attend_kernel                    4:828   4:500   4:500  11:4676 14:1552 16:1536
 timex.toeplitz.forward.timex_toeplitz_kernel           2:4     2:4     2:4        -       -    2:12
 wkv6.chunked.forward.wkv6_chunked_fwd_kernel        19:584  16:560  16:560  22:1824       -  21:532
-wkv6.chunked.hopper.forward.wkv6_hopper_kernel           -       -       -   12:324       -       -
-wkv6.chunked.hopper.sweep.sweep_hopper_kernel            -       -       -    5:480       -       -
-wkv6.chunked.hopper.wide.wkv6_wide_kernel                -       -       -    4:208       -       -
-wkv6.chunked.hopper.wide_sweep.wkv6_wide_sweep_kernel    -       -       -    1:360       -       -
+wkv6.chunked.hopper.forward.wkv6_hopper_kernel           -       -       -   12:288       -       -
+wkv6.chunked.hopper.sweep.sweep_hopper_kernel            -       -       -    5:520       -       -
+wkv6.chunked.hopper.wide.wkv6_wide_kernel                -       -       -    4:204       -       -
+wkv6.chunked.hopper.wide_sweep.wkv6_wide_sweep_kernel    -       -       -    1:312       -       -
 wkv6.chunked.pairs.keys_gradients                  23:2956 23:2956 23:2956 31:14732 23:3316 23:3612
 wkv6.chunked.pairs.values_gradients                16:4236 14:4192 14:4192 24:10196 16:4964 16:4576
 wkv6.chunked.states.state_gradients                 17:632  17:592  17:592   14:340   7:216  18:500
