@@ -106,7 +106,7 @@ def test_other_caches_are_refused():
         ),
         ("BYTES + (2", "BYTES + (1", "load_tiles", ["never ends", "never goes on"]),
         (
-            "mbarrier.wait(full.index(PIECES * GROUP + p), j // 2 % 2)",
+            "mbarrier.wait(full[x].index(GROUP), j // 2 % 2)",
             "pass",
             "score",
             ["on its way", "nothing"],
@@ -156,7 +156,7 @@ def test_no_product_waits_for_the_one_before():
     assert int(shared) <= devices.H200.shared_bytes
     # Both groups' scores, and group 0's of the first tile, which has none before it.
     assert sum(x.startswith("HGMMA.64x64x16") for x in opcodes) == 3 * (512 + 64) // 16
-    # Either group's two pieces of its own tile, the other's and the other's last; and the first.
-    assert sum(x.startswith("HGMMA.64x128x16") for x in opcodes) == (2 * 3 + 1) * 2 * 64 // 16
+    # Either group's half of its own tile, the other's and the other's last; and of the first.
+    assert sum(x.startswith("HGMMA.64x256x16") for x in opcodes) == (2 * 3 + 1) * 64 // 16
     assert sum(x.startswith("WARPGROUP.DEPBAR") for x in opcodes) < 24
     assert not [x for x in opcodes if x.startswith(("STL", "LDL"))]  # nothing is spilled

@@ -5,11 +5,11 @@ Here a program has 9 warps:
 
     4   group 0: scores and weights of tiles 0, 2, 4 …; columns 0 … 255 of the sum of every tile
     4   group 1: scores and weights of tiles 1, 3, 5 …; columns 256 … 511
-    1   loads tiles of tokens (TMA), each in four pieces of 128 columns
+    1   loads tiles of tokens (TMA), each in two pieces of 256 columns
 
 A group multiplies its own weights as they lie in registers; the other group finds them in shared
 memory. There is room for the queries and two tiles. While a tile is weighed, EARLY pieces of the
-next are scored; the others follow when the tile is added up, so that the tensor cores go on. More
+next are scored; the other follows when the tile is added up, so that the tensor cores go on. Both
 pieces early would keep two tiles in shared memory for longer, and no third could be loaded. A piece
 is loaded again as soon as it was added up.
 
@@ -43,19 +43,23 @@ TOKENS = gl.constexpr(64)  # of a tile
 RANK_AND_ROPE = (512, 64)
 R = gl.constexpr(512)
 P = gl.constexpr(64)
-PIECES = gl.constexpr(4)  # of the columns of a tile: each group has the sums of two of them
-PIECE = gl.constexpr(128)
+PIECES = gl.constexpr(2)  # of the columns of a tile: each group has the sums of one of them
+PIECE = gl.constexpr(256)
 MIN_SCORE = gl.constexpr(-1e30)
-EARLY = gl.constexpr(2)  # pieces that are scored before the tile before is added up
+EARLY = gl.constexpr(1)  # pieces that are scored before the tile before is added up
 AHEAD = gl.constexpr(2)  # tiles, from the one that is loaded to the one brought to the L2 cache
-MANY = gl.constexpr(8)  # tiles of a program, from which on that pays
 REGISTERS = gl.constexpr(240)  # of a group, 128 for its sums
 LOAD_REGISTERS = gl.constexpr(24)
 MARGIN = gl.constexpr(8.0)  # weights are at most 2**8: as long as that holds, no sum is rescaled
 TILE = gl.constexpr(gl.NVMMASharedLayout(128, 16, 2))
 FLAT = gl.constexpr(gl.SwizzledSharedLayout(1, 1, 1, [0]))
 SCORES = gl.constexpr(gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 64, 16]))
-PART = gl.constexpr(gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 128, 16]))
+OF_THREADS = gl.constexpr(
+    gl.DistributedLinearLayout(
+        [[8, 0]], [[0, 1], [0, 2], [1, 0], [2, 0], [4, 0]], [[16, 0], [32, 0]], [], [64, 4]
+    )
+)  # of sums: a row as SCORES has it, in four threads
+PART = gl.constexpr(gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 256, 16]))
 FOUR = gl.constexpr(gl.BlockedLayout([4], [32], [4], [0]))  # in each thread
 
 
@@ -75,7 +79,7 @@ class TurnSizes(NamedTuple):
 @gluon.constexpr_function
 def piece_of(x, group):
     """The piece of a tile of this group that is scored at place x: in turn each group's."""
-    return (x % 2 + group) % 2 * 2 + x // 2
+    return (x + group) % 2
 
 
 @gluon.jit
@@ -94,6 +98,24 @@ def page_of(table, n, stop, pages, PAGE: gl.constexpr):
     """The page of token n, one that is there: nothing outside is read."""
     page = gl.load(table + n // PAGE, n < stop, 0)
     return gl.where((page >= 0) & (page < pages), page, 0).to(gl.int32)
+
+
+@gluon.jit
+def tile_to_l2(x, table, i_b, n, stop, place, SIZES: gl.constexpr):
+    """Has half of the tile of tokens n … brought to the L2 cache.
+
+    Either of the two programs that have heads of a sequence brings one half.
+    """
+    c_b, k_b, elements_b, pages = place
+    PAGE: gl.constexpr = SIZES.PAGE
+    n += gl.program_id(0) % 2 * (TOKENS // 2)
+    if n < stop:
+        if PAGE:  # where token 0 would be, if all were on this page
+            in_page = page_of(table, n, stop, pages, PAGE).to(gl.int64)
+            x += in_page * elements_b - (n - n % PAGE).to(gl.int64) * SIZES.c_n
+        else:
+            x += i_b.to(gl.int64) * elements_b
+        rows_to_l2(x, n, stop, SIZES.c_n, SIZES.c_bytes)
 
 
 @gluon.jit
@@ -125,25 +147,18 @@ def load_tiles(
         if PAGE:
             page = page_of(table, n0 + TOKENS, stop, pages, PAGE)  # one tile ahead
         for x in gl.static_range(PIECES):
-            p = (x % 2 + g) % 2 * 2 + x // 2
-            loaded = full.index(PIECES * g + p)
+            p = (x + g) % 2
+            loaded = full[x].index(g)
             mbarrier.wait(empty.index(PIECES * g + p), (j // 2 + 1) % 2)
             mbarrier.expect(loaded, BYTES + (2 * TOKENS * P if x == PIECES - 1 else 0))
             to = s_c.index(PIECES * g + p)
             tma.async_copy_global_to_shared(latent, [c_row, p * PIECE], loaded, to)
             if x == PIECES - 1:
-                mbarrier.wait(empty.index(2 * PIECES + g), (j // 2 + 1) % 2)
                 tma.async_copy_global_to_shared(k_rope, [k_row, 0], loaded, s_k.index(g))
-        # Either of the two programs that have heads of a sequence brings half of a tile.
-        n = n0 + AHEAD * TOKENS + gl.program_id(0) % 2 * (TOKENS // 2)
-        if count > MANY and n < stop:
-            here = rows_of_latent
-            if PAGE:  # where token 0 would be, if all were on this page
-                in_page = page_of(table, n, stop, pages, PAGE).to(gl.int64)
-                here += in_page * elements_b - (n - n % PAGE).to(gl.int64) * SIZES.c_n
-            else:
-                here += i_b.to(gl.int64) * elements_b
-            rows_to_l2(here, n, stop, SIZES.c_n, SIZES.c_bytes)
+        if j > 0:  # not before both tiles that there is room for
+            tile_to_l2(rows_of_latent, table, i_b, n0 + AHEAD * TOKENS, stop, place, SIZES)
+        if j == 1:
+            tile_to_l2(rows_of_latent, table, i_b, n0 + (AHEAD - 1) * TOKENS, stop, place, SIZES)
 
 
 @gluon.jit
@@ -156,7 +171,7 @@ def score(b_s, tiles, full, j, zero, FIRST: gl.constexpr, END: gl.constexpr, GRO
     s_q, s_qr, s_c, s_k, s_p = tiles
     for x in gl.static_range(FIRST, END):
         p = piece_of(x, GROUP)
-        mbarrier.wait(full.index(PIECES * GROUP + p), j // 2 % 2)
+        mbarrier.wait(full[x].index(GROUP), j // 2 % 2)
         s_piece = s_c.index(PIECES * GROUP + p + zero).permute((1, 0))
         b_s = warpgroup_mma(s_q.index(p + zero), s_piece, b_s, use_acc=x > 0, is_async=True)
         if x == PIECES - 1:
@@ -175,7 +190,8 @@ def weigh(b_s, scale, state, top, n0, last, all_see, GROUP: gl.constexpr):
     if n0 + TOKENS > all_see:
         n = n0 + gl.arange(0, TOKENS, gl.SliceLayout(0, SCORES))
         b_s = gl.where(n[None, :] <= last[:, None], b_s, float("-inf"))
-    new = gl.max(b_s, 1) * scale
+    most = gl.max(gl.max(b_s.reshape([ROWS, 8, 8]), 1), 1)  # in shorter chains than all at once
+    new = gl.convert_layout(most, gl.SliceLayout(1, SCORES)) * scale
     new = gl.where(new > top + MARGIN, new, top)
     s_grew.index(GROUP).store(gl.max((new > top).to(gl.int32).reshape([4, 16]), 1))
     s_f.index(GROUP).store(gl.exp2(top - new))
@@ -191,43 +207,45 @@ def clear_end(s_c, n0, stop, GROUP: gl.constexpr):
         barrier()  # all warps' products with the keys are over
         o_n = n0 + gl.arange(0, TOKENS, gl.SliceLayout(1, LAYOUT))
         for p in range(PIECES):
-            s_piece = s_c.index(PIECES * GROUP + p)
-            b_c = s_piece.load(LAYOUT)
-            s_piece.store(gl.where((o_n < stop)[:, None], b_c, 0.0).to(b_c.dtype))
+            for column in gl.static_range(0, PIECE, 64):  # registers are few
+                s_part = s_c.index(PIECES * GROUP + p).slice(column, 64, dim=1)
+                b_c = s_part.load(LAYOUT)
+                s_part.store(gl.where((o_n < stop)[:, None], b_c, 0.0).to(b_c.dtype))
         fence_async_shared()
 
 
 @gluon.jit
-def add(b_0, b_1, weights, s_c, state, STAGE: gl.constexpr, GROUP: gl.constexpr):
+def add(b_x, weights, s_c, state, STAGE: gl.constexpr, GROUP: gl.constexpr):
     """Starts adding up this group's two pieces of the tile in this stage."""
     s_f, s_t, s_grew, s_sum = state
     if gl.max(s_grew.index(STAGE).load(FOUR), 0) > 0:
         factor = s_f.index(STAGE).load(gl.SliceLayout(1, PART))[:, None]
-        b_0, b_1 = b_0 * factor, b_1 * factor
-    N: gl.constexpr = PIECES * STAGE + 2 * GROUP
-    b_0 = warpgroup_mma(weights, s_c.index(N), b_0, is_async=True)
-    return b_0, warpgroup_mma(weights, s_c.index(N + 1), b_1, is_async=True)
+        b_x = b_x * factor
+    return warpgroup_mma(weights, s_c.index(PIECES * STAGE + GROUP), b_x, is_async=True)
 
 
 @gluon.jit
-def release(b_0, b_1, empty, BEHIND: gl.constexpr, STAGE: gl.constexpr, GROUP: gl.constexpr):
-    """Either of the pieces of `add` may be loaded again as soon as all warps have added it up.
+def release(b_x, empty, BEHIND: gl.constexpr, STAGE: gl.constexpr, GROUP: gl.constexpr):
+    """The piece of `add` may be loaded again as soon as all warps have added it up.
 
     BEHIND: products that were started since.
     """
-    N: gl.constexpr = PIECES * STAGE + 2 * GROUP
-    b_0 = warpgroup_mma_wait(1 + BEHIND, deps=(b_0,))
+    b_x = warpgroup_mma_wait(BEHIND, deps=(b_x,))
     barrier()
-    mbarrier.arrive(empty.index(N))
-    b_1 = warpgroup_mma_wait(BEHIND, deps=(b_1,))
-    barrier()
-    mbarrier.arrive(empty.index(N + 1))
-    return b_0, b_1
+    mbarrier.arrive(empty.index(PIECES * STAGE + GROUP))
+    return b_x
+
+
+@gluon.jit
+def in_threads(b_p):
+    """The sums over what each thread has of a row, [ROWS, 4]."""
+    pairs = gl.sum(gl.sum(b_p.reshape([ROWS, 8, 4, 2]), 1), 2)
+    return gl.convert_layout(pairs, OF_THREADS)
 
 
 @gluon.jit
 def weigh_and_add(
-    b_0, b_1, b_s, b_sum, b_top, top, tiles, state, barriers, n0, ends, last, scale,
+    b_x, b_s, b_sum, b_top, top, tiles, state, barriers, n0, ends, last, scale,
     GROUP: gl.constexpr,
 ):  # fmt: skip
     """Weights of this group's own tile, and its part of the sum.
@@ -243,16 +261,17 @@ def weigh_and_add(
     b_own = gl.convert_layout(b_w, gl.DotOperandLayout(0, PART, 2))
     clear_end(s_c, n0, ends[0], GROUP)
     barrier()  # all warps' products with the keys are over, and what `weigh` left is there
-    b_0, b_1 = add(b_0, b_1, b_own, s_c, state, GROUP, GROUP)
+    b_x = add(b_x, b_own, s_c, state, GROUP, GROUP)
     s_p.store(b_w)  # the weights that were there are this group's to read, and it has
     fence_async_shared()
     barrier()
     mbarrier.arrive(ready.index(GROUP))
-    mbarrier.arrive(empty.index(2 * PIECES + GROUP))
-    b_sum = b_sum * gl.exp2(b_top - new) + gl.sum(b_p, 1)
-    b_0, b_1 = release(b_0, b_1, empty, 0, GROUP, GROUP)
+    b_sum = b_sum * gl.convert_layout(gl.exp2(b_top - new), gl.SliceLayout(1, OF_THREADS))[
+        :, None
+    ] + in_threads(b_p)
+    b_x = release(b_x, empty, 0, GROUP, GROUP)
     warpgroup_mma_wait(0, deps=(b_own,))
-    return b_0, b_1, b_sum, new
+    return b_x, b_sum, new
 
 
 @gluon.jit
@@ -271,38 +290,37 @@ def attend_tiles(
     o_row = first_row + gl.arange(0, ROWS, ROW)
     last = gl.minimum(before_first + o_row // H, stop - 1)  # the last token that a row sees here
     zeros = gl.full([ROWS, TOKENS], 0.0, gl.float32, SCORES)
-    b_sum = gl.full([ROWS], 0.0, gl.float32, ROW)
+    b_sum = gl.full([ROWS, 4], 0.0, gl.float32, OF_THREADS)
     b_top = gl.full([ROWS], MIN_SCORE, gl.float32, ROW)
-    b_0 = gl.full([ROWS, PIECE], 0.0, gl.float32, PART)
-    b_1 = b_0
+    b_x = gl.full([ROWS, PIECE], 0.0, gl.float32, PART)
     mbarrier.wait(q_full, 0)
     if GROUP == 0:  # the first tile has none before it
         b_s = score(zeros, tiles, full, 0, count >> 26, 0, PIECES, GROUP)
         b_s = warpgroup_mma_wait(0, deps=(b_s,))
-        b_0, b_1, b_sum, b_top = weigh_and_add(
-            b_0, b_1, b_s, b_sum, b_top, b_top, tiles, state, barriers, start, ends, last, scale,
+        b_x, b_sum, b_top = weigh_and_add(
+            b_x, b_s, b_sum, b_top, b_top, tiles, state, barriers, start, ends, last, scale,
             GROUP,
         )  # fmt: skip
     for j in range(2 - GROUP, count, 2):
         b_s = score(zeros, tiles, full, j, j >> 26, 0, EARLY, GROUP)
         mbarrier.wait(ready.index(OTHER), (j - 1) // 2 % 2)
         top = s_t.index(OTHER).load(ROW)
-        b_0, b_1 = add(b_0, b_1, s_p, s_c, state, OTHER, GROUP)
+        b_x = add(b_x, s_p, s_c, state, OTHER, GROUP)
         b_s = score(b_s, tiles, full, j, j >> 26, EARLY, PIECES, GROUP)
-        b_0, b_1 = release(b_0, b_1, empty, PIECES - EARLY + 1, OTHER, GROUP)
+        b_x = release(b_x, empty, PIECES - EARLY + 1, OTHER, GROUP)
         b_s = warpgroup_mma_wait(0, deps=(b_s,))
-        b_0, b_1, b_sum, b_top = weigh_and_add(
-            b_0, b_1, b_s, b_sum, b_top, top, tiles, state, barriers, start + j * TOKENS, ends,
+        b_x, b_sum, b_top = weigh_and_add(
+            b_x, b_s, b_sum, b_top, top, tiles, state, barriers, start + j * TOKENS, ends,
             last, scale, GROUP,
         )  # fmt: skip
     top = b_top
     if (count - 1) % 2 == OTHER:
         mbarrier.wait(ready.index(OTHER), (count - 1) // 2 % 2)
         top = s_t.index(OTHER).load(ROW)
-        b_0, b_1 = add(b_0, b_1, s_p, s_c, state, OTHER, GROUP)
-        b_0, b_1 = warpgroup_mma_wait(0, deps=(b_0, b_1))
+        b_x = add(b_x, s_p, s_c, state, OTHER, GROUP)
+        b_x = release(b_x, empty, 0, OTHER, GROUP)
 
-    b_sum = b_sum * gl.exp2(b_top - top)
+    b_sum = gl.convert_layout(gl.sum(b_sum, 1), ROW) * gl.exp2(b_top - top)
     s_sum.index(GROUP).store(b_sum)
     barrier()
     mbarrier.arrive(ready.index(2 + GROUP))
@@ -316,8 +334,7 @@ def attend_tiles(
     at = (o_row % H).to(gl.int64) * per_head + o_row // H * S + first
     columns = GROUP * (R // 2) + gl.arange(0, PIECE, gl.SliceLayout(0, PART))
     at = at[:, None] * R + columns[None, :]
-    gl.store(parts + at, b_0 * share[:, None], (o_row < rows)[:, None])
-    gl.store(parts + at + PIECE, b_1 * share[:, None], (o_row < rows)[:, None])
+    gl.store(parts + at, b_x * share[:, None], (o_row < rows)[:, None])
 
 
 @assembled
@@ -343,15 +360,16 @@ def decode_turns_kernel(
     s_t = gl.allocate_shared_memory(gl.float32, [2, ROWS], FLAT)
     s_grew = gl.allocate_shared_memory(gl.int32, [2, 4], FLAT)
     s_sum = gl.allocate_shared_memory(gl.float32, [2, ROWS], FLAT)
-    full = gl.allocate_shared_memory(gl.int64, [2 * PIECES, 1], mbarrier.MBarrierLayout())
-    empty = gl.allocate_shared_memory(gl.int64, [2 * PIECES + 2, 1], mbarrier.MBarrierLayout())
+    # Of either piece its own array: between two waits at one array Triton has all warps meet.
+    full_0 = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+    full_1 = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+    full = (full_0, full_1)
+    empty = gl.allocate_shared_memory(gl.int64, [2 * PIECES, 1], mbarrier.MBarrierLayout())
     ready = gl.allocate_shared_memory(gl.int64, [4, 1], mbarrier.MBarrierLayout())
     q_full = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
     for i in gl.static_range(2 * PIECES):
-        mbarrier.init(full.index(i), count=1)
+        mbarrier.init(full[i // 2].index(i % 2), count=1)
         mbarrier.init(empty.index(i), count=1)
-    for i in gl.static_range(2):
-        mbarrier.init(empty.index(2 * PIECES + i), count=1)
     for i in gl.static_range(4):
         mbarrier.init(ready.index(i), count=1)
     mbarrier.init(q_full, count=1)
