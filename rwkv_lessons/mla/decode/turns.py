@@ -216,7 +216,7 @@ def clear_end(s_c, n0, stop, GROUP: gl.constexpr):
 
 @gluon.jit
 def add(b_x, weights, s_c, state, STAGE: gl.constexpr, GROUP: gl.constexpr):
-    """Starts adding up this group's two pieces of the tile in this stage."""
+    """Starts adding up this group's piece of the tile in this stage."""
     s_f, s_t, s_grew, s_sum = state
     if gl.max(s_grew.index(STAGE).load(FOUR), 0) > 0:
         factor = s_f.index(STAGE).load(gl.SliceLayout(1, PART))[:, None]
@@ -250,9 +250,9 @@ def weigh_and_add(
 ):  # fmt: skip
     """Weights of this group's own tile, and its part of the sum.
 
-    That starts before the other group gets the weights, whose part then ends no later. Returns both
-    halves of the sum, the sum of this group's weights and the score that it is relative to, `top`
-    or more; it was relative to b_top.
+    That starts before the other group gets the weights, whose part then ends no later. Returns
+    this group's columns of the sum, the sum of its weights in each thread (`in_threads`) and the
+    score that both are relative to, `top` or more; they were relative to b_top.
     """
     s_q, s_qr, s_c, s_k, s_p = tiles
     q_full, full, empty, ready = barriers
