@@ -112,6 +112,12 @@ def test_other_caches_are_refused():
             ["on its way", "nothing"],
         ),
         ("mbarrier.wait(q_full, 0)", "pass", "attend_tiles", ["on its way", "nothing"]),
+        (
+            "PIECES - EARLY + 1, OTHER",
+            "PIECES - EARLY + 2, OTHER",
+            "attend_tiles",
+            ["before the wait"],
+        ),
     ],
 )
 def test_mistakes_are_found(kernel, old, new, inside, message, reverse):
