@@ -48,6 +48,7 @@ PIECE = gl.constexpr(256)
 MIN_SCORE = gl.constexpr(-1e30)
 EARLY = gl.constexpr(1)  # pieces that are scored before the tile before is added up
 AHEAD = gl.constexpr(2)  # tiles, from the one that is loaded to the one brought to the L2 cache
+MANY = gl.constexpr(8)  # tiles of a program, from which on that pays
 REGISTERS = gl.constexpr(240)  # of a group, 128 for its sums
 LOAD_REGISTERS = gl.constexpr(24)
 MARGIN = gl.constexpr(8.0)  # weights are at most 2**8: as long as that holds, no sum is rescaled
@@ -155,9 +156,9 @@ def load_tiles(
             tma.async_copy_global_to_shared(latent, [c_row, p * PIECE], loaded, to)
             if x == PIECES - 1:
                 tma.async_copy_global_to_shared(k_rope, [k_row, 0], loaded, s_k.index(g))
-        if j > 0:  # not before both tiles that there is room for
+        if count > MANY and j > 0:  # not before both tiles that there is room for
             tile_to_l2(rows_of_latent, table, i_b, n0 + AHEAD * TOKENS, stop, place, SIZES)
-        if j == 1:
+        if count > MANY and j == 1:
             tile_to_l2(rows_of_latent, table, i_b, n0 + (AHEAD - 1) * TOKENS, stop, place, SIZES)
 
 
