@@ -178,6 +178,15 @@ def share_of_products(shape=(64, 4096, 128, 512, 64, 128)):
     return flops / ms("mla-decode", "decode", shape) * 1e3 / ceiling("bfloat16").flops_per_s
 
 
+def slower_replays():
+    """How much longer a replay of MLA's decode takes than a call, in percent, at most."""
+    rows = [x for x in record("mla-decode").rows if x.method == "decode"]
+    return max(
+        100 * ms("mla-decode", "decode, graph replay", x.shape, x.dtype) / x.median_ms - 100
+        for x in rows
+    )
+
+
 def printed(lesson, text):
     """The numbers in what a lesson's cells print, or draw and say; # for each number."""
     (file,) = NOTEBOOKS.glob(f"{lesson}_*.ipynb")
@@ -426,6 +435,8 @@ SENTENCES = (
     Said("27", r"the difference of the two times, that is about # TB/s",
          lambda: per_byte()[:1], within=0.1),
     Said("27", r"over # µs for everything that happens once", lambda: per_byte()[1:], within=0.4),
+    Said("27", r"is up to # % \*slower\* at the largest sizes", lambda: (slower_replays(),),
+         within=0.1),
     Said("27", r"nearly three quarters of what the GPU could",
          lambda: (share_of_products(),), (3 / 4,), 0.05),
     Said("28", r"one short sequence takes # ms a token, prompt included",
@@ -437,10 +448,10 @@ SENTENCES = (
     Said("29", r"memories with half-lives from # to # tokens",
          lambda: printed("29", r"depth 0: from # tokens to #;")[::-1]),
     Said("30", r"By their bytes that would still leave #× for two GPUs",
-         lambda: (forward(2**20, 2, assumed_rates(latency=5e-5, link=2e11)).speedup,)),
+         lambda: (forward(2**17, 2, assumed_rates(latency=5e-5, link=2e11)).speedup,)),
     Said("30", r"The model above says #× there",
          lambda: (forward(2**17, 2, assumed_rates(latency=5e-5, link=2e11)).speedup,)),
-    Said("30", r"The record says #× for 131,072 tokens",
+    Said("30", r"as the model says\. The record says #×",
          lambda: (two_gpus("one GPU") / two_gpus("two GPUs"),)),
     Said("30", r"The correction takes # ms where its bytes need #, and the sums of decays take # "
          r"where theirs need #",

@@ -18,6 +18,9 @@ MIXED = {
     "one channel in 64 at -5": "1 channel in 64 at −5",
     "40 tokens of -4": "40 tokens of −4",
 }
+# -w → where the number of a point stands, if not above it: away from the words for mixed cases, and
+# from the line at `FITS`.
+BESIDE = {0: ((-2, 6), "right"), EVEN["tame"]: ((7, -4), "left"), 2: ((-2, 6), "right")}
 PASSES = {"forward": "", "both passes": ", both passes"}
 WORK = {"forward": "wkv6", "both passes": "wkv6-backward"}  # whose fewest bytes and flops
 FITS = 200 * math.log(2) / 64  # a mean -w over 64 tokens that leaves 2^-200
@@ -51,9 +54,9 @@ def time_against_decay(gpu=GPU, folder=None):
         top = 1.25 * max([*times.values(), *mixed.values(), *peer_ms.values()])
         _ground(ax, 0.45 * top if peer_ms else 0.02 * top)
         if peer_ms:
-            _line(ax, peer_ms, color=style.STORE, label="FLA's chunked kernel")
-        _line(ax, times, color=style.LOAD, label="similar everywhere")
-        _points(ax, mixed, top)
+            _line(ax, peer_ms, {}, color=style.STORE, label="FLA's chunked kernel")
+        _line(ax, times, BESIDE, color=style.LOAD, label="similar everywhere")
+        _points(ax, mixed, top, times.get("tame", 0))
         if floor:
             ax.axhline(floor, color=style.INK, linewidth=1, linestyle=":", label="roofline")
         ax.set(title=kind, ylabel="ms on the device", ylim=(0, top))
@@ -121,20 +124,23 @@ def _ground(ax, said_at):
         ax.text(x, said_at, text, ha=side, va="bottom", size=7.5)
 
 
-def _line(ax, times, **look):
+def _line(ax, times, beside, **look):
     """Measured points; what is between them was not measured, and is pale."""
     x, ms = [EVEN[case] for case in times], list(times.values())
     ax.plot(x, ms, color=look["color"], alpha=0.35, linewidth=1)
     ax.plot(x, ms, "o", **look)
     for at, value in zip(x, ms, strict=True):
-        above = at > FITS  # the mixed cases stand over the others
-        ax.annotate(f"{value:.2f}", (at, value), (0, 6 if above else -14), ha="center", size=8,
+        offset, side = beside.get(at, ((0, 6), "center"))
+        ax.annotate(f"{value:.2f}", (at, value), offset, ha=side, size=8,
                     textcoords="offset points")  # fmt: skip
 
 
-def _points(ax, times, top):
-    """Cases of two decays, over the decay that most of their numbers have."""
-    x, free, label = EVEN["tame"], 0, "mild, with a few that are stronger"
+def _points(ax, times, top, below):
+    """Cases of two decays, over the decay that most of their numbers have.
+
+    below: ms of that decay everywhere; the words stand over its line.
+    """
+    x, free, label = EVEN["tame"], below + 0.06 * top, "mild, with a few that are stronger"
     for case, ms in sorted(times.items(), key=lambda item: item[1]):
         ax.plot(x, ms, "D", color=style.OKABE_ITO["orange"], label=label)
         free, label = max(free, ms), None

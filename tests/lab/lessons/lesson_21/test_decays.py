@@ -42,7 +42,7 @@ def test_the_picture_says_every_time(folder):
 
 def test_texts_of_a_panel_do_not_cover_each_other(folder):
     figure = decays.time_against_decay(folder=folder).figure
-    figure.canvas.draw()
+    figure.draw_without_rendering()
     for ax in figure.axes:
         boxes = [text.get_window_extent() for text in ax.texts]
         assert len(boxes) == 3 + len(measured.CASES)
