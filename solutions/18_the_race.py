@@ -317,6 +317,7 @@ EXERCISES = {
             "and others": "Every replay has to copy its inputs.",
             "no new inputs": "Without new inputs, use those of the last time: they are still in "
             "their memory.",
+            "replays": "One graph.replay() does all the work: a second does it again.",
             "called again": "Only graph.replay() may launch; do not call f.",
             "the caller's": "Capture with clones: replays write the inputs there.",
             "waits": "During a capture nothing runs, so nothing can be read or waited for.",

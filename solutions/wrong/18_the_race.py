@@ -152,6 +152,10 @@ capture = wrong(
         "Waits for the device during the capture, where nothing runs.",
         edit("results = f(*static)", "results = f(*static)\ncuda.synchronize()"),
     ),
+    replayed_twice=(
+        "Replays the graph twice, which takes twice as long.",
+        edit("graph.replay()", "graph.replay()\ngraph.replay()"),
+    ),
     twice=(
         "Captures two calls, so every replay does the work twice.",
         edit("results = f(*static)", "f(*static)\nresults = f(*static)"),

@@ -184,6 +184,7 @@ def _captured(capture, function, make):
     if f.in_capture != 1:
         raise Trouble("once", f"f is called {f.in_capture} times in the capture, want once")
     calls, graph = f.calls, cuda.captured[-1]
+    replays = graph.replays
     results = [_copied(replay(*make(seed))) for seed in range(3)]
     wants = [_several(function(*make(seed))) for seed in range(3)]
     _agrees("the same inputs", results[0], wants[0])
@@ -194,6 +195,9 @@ def _captured(capture, function, make):
     _agrees("other inputs", results[1], wants[1])
     _agrees("and others", results[2], wants[2])
     _agrees("no new inputs", _copied(replay()), wants[2])
+    if graph.replays - replays > 4:
+        text = f"graph.replay() is called {graph.replays - replays} times in four calls"
+        raise Trouble("replays", text)
     if f.calls > calls:
         raise Trouble("called again", "a replay calls f: that launches every kernel again")
     if any(not torch.equal(x, y) for x, y in zip(first, before, strict=True)):
