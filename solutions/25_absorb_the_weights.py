@@ -9,7 +9,7 @@ from rwkv_lessons.lab.evidence.functions import function_cases
 from rwkv_lessons.lab.lessons.lessons_25_28.evidence import (
     LatentCase,
     LatentSizes,
-    no_loop_over_heads,
+    no_loop_over,
     nothing_larger,
     step,
     torch_answer,
@@ -79,6 +79,8 @@ SYMPTOMS = {
     "long": "It is right for short caches and few heads. Is there a number where N or H belongs?",
     "head": "Every head has its own w_k and w_v; all heads share the latent.",
     "batch": "Every sequence has its own latent.",
+    "scale": "Use the argument `scale`: it need not be 1/√(K + P).",
+    "loop over tokens": "All tokens at once: the latent of a sequence is one matrix [N, R].",
     "largest": "Multiply the query by w_k, not the latent; multiply p by the latent before w_v. "
     "Heads are rows of one matrix [H, R] per sequence, so nothing is repeated and the cache is "
     "not copied.",
@@ -122,10 +124,14 @@ EXERCISES = {
                     "odd sizes", "softmax", LatentSizes(B=3, N=37, H=5, K=6, P=3, V=7, R=16)
                 ),
                 LatentCase("heads far apart", "own maximum", LatentSizes(N=5, H=3), scores="apart"),
+                LatentCase("another scale", "scale", LatentSizes(N=5, H=2), stretch=1.5),
                 LatentCase("a long cache", "long", LatentSizes(N=3000, H=130, K=3, V=5)),
             ),
             nothing_larger(lambda: step(COUNTED, ARGUMENTS), 2 * 100 * 16, "as many as the latent"),
-            no_loop_over_heads(lambda H: step(COUNTED._replace(H=H), ARGUMENTS)),
+            no_loop_over(
+                heads=lambda n: step(COUNTED._replace(H=n), ARGUMENTS),
+                tokens=lambda n: step(COUNTED._replace(N=n), ARGUMENTS),
+            ),
         ),
         symptoms=SYMPTOMS,
     ),
@@ -189,10 +195,10 @@ EXERCISES = {
         ),
         evidence=(
             function_cases(
-                ("R twice V", (2, 1), 2),
+                ("R twice V", (2, 1), 2.0),
                 ("MiniCPM3", (256, 64), 256 / 3),
                 ("DeepSeek-V3", (512, 128), 512 / 3),
-                ("an odd size", (192, 128), 384),
+                ("an odd size", (192, 128), 384.0),
                 more=[(R, V) for R in (31, 200, 1000) for V in (1, 7, 30)],
             ),
         ),

@@ -16,7 +16,7 @@ from rwkv_lessons.lab.lessons.lesson_28.evidence import (
 )
 from rwkv_lessons.lab.lessons.lessons_25_28.evidence import (
     LatentSizes,
-    no_loop_over_heads,
+    no_loop_over,
     nothing_larger,
 )
 
@@ -103,11 +103,15 @@ EXERCISES = {
                 AttentionCase(
                     "scores around -150", "overflow", LatentSizes(M=2, N=6), scores="low"
                 ),
+                AttentionCase("another scale", "scale", LatentSizes(N=5, H=2), stretch=1.5),
                 AttentionCase("odd sizes", "layout", ODD),
                 AttentionCase("bfloat16", "half", ODD, dtype=torch.bfloat16),
             ),
             nothing_larger(partial(attention_call, COUNTED), 200 * 16, "as many as the latent"),
-            no_loop_over_heads(lambda H: attention_call(COUNTED._replace(H=H))),
+            no_loop_over(
+                heads=lambda n: attention_call(COUNTED._replace(H=n)),
+                tokens=lambda n: attention_call(COUNTED._replace(N=n)),
+            ),
             same_text("MiniCPM3", "DeepseekV3"),
         ),
         symptoms={
@@ -119,6 +123,10 @@ EXERCISES = {
             "added": "Add the mask, whatever its numbers, to the scaled scores. Every batch row "
             "has its own mask.",
             "overflow": "exp(95) is infinite in float32: use softmax, which subtracts the maximum.",
+            "scale": "Use the argument `scaling`: models that stretch their positions (YaRN) do "
+            "not have 1/√(K + P).",
+            "loop over tokens": "All tokens at once: the latent of a sequence is one matrix "
+            "[N, R].",
             "half": "The output has the model's type, `query.dtype`; take the softmax in float32.",
             "largest": "Do not compute keys or values for heads and tokens: apply w_k to the "
             "query, and w_v to the sum over the latent.",

@@ -16,6 +16,24 @@ absorbed = wrong(
             """
         ),
     ),
+    scale_of_its_own=(
+        "Scales by the size of a key, whatever the scale is.",
+        edit("* scale", "* (q.shape[-1] + q_rope.shape[-1]) ** -0.5"),
+    ),
+    token_by_token=(
+        "Computes values after all, for one token at a time.",
+        edit(
+            """
+            return torch.einsum("bhr,hvr->bhv", p @ latent, w_v)
+            """,
+            """
+            o = 0
+            for n in range(latent.shape[1]):
+                o = o + p[:, :, n, None] * torch.einsum("br,hvr->bhv", latent[:, n], w_v)
+            return o
+            """,
+        ),
+    ),
     rope_unscaled=(
         "Scales only the part without RoPE.",
         edit("q_latent @ latent.mT", "q_latent @ latent.mT * scale"),

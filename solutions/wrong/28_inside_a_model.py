@@ -25,6 +25,21 @@ attention = wrong(
         "The mask is too weak: hidden tokens still count a little.",
         edit("+ attention_mask", "+ attention_mask.clamp_min(-1) * scaling"),
     ),
+    scale_of_its_own=(
+        "Scales by the size of a key, whatever the model asks for.",
+        edit("* scaling", "* (K + P) ** -0.5"),
+    ),
+    token_by_token=(
+        "Computes values after all, for one token at a time.",
+        edit(
+            "o = (p.flatten(1, 2) @ latent).unflatten(1, (H, M)) @ w_v.mT",
+            """
+            o = 0
+            for n in range(latent.shape[1]):
+                o = o + p[..., n, None] * (latent[:, n] @ w_v.mT).transpose(0, 1)[:, :, None]
+            """,
+        ),
+    ),
     rope_unscaled=(
         "Scales only the part without RoPE.",
         edit("q_latent @ latent.mT", "q_latent @ latent.mT * scaling"),

@@ -24,6 +24,7 @@ class AttentionCase(NamedTuple):
     padding: int = 0  # tokens at the start that nobody may see; FINITE: see `mask_of`
     scores: str = "tame"
     dtype: torch.dtype = torch.float32
+    stretch: float = 1.0  # of the scale
 
 
 def layer(values, sizes, dtype=torch.float32):
@@ -53,23 +54,23 @@ def mask_of(sizes, padding=0, dtype=torch.float32):
     return mask.expand(B, 1, -1, -1)
 
 
-def attention_call(sizes, padding=0, scores="tame", dtype=torch.float32):
+def attention_call(sizes, padding=0, scores="tame", dtype=torch.float32, stretch=1.0):
     """Arguments of an attention function as a model calls it, on a problem of `evidence.mla`."""
     values = problem(sizes, dtype, scores)
     query = torch.cat([values["q"], values["q_rope"]], -1).transpose(1, 2).to(dtype)
     latent, k_rope = (values[x][:, None].to(dtype) for x in ("latent", "k_rope"))
     mask = mask_of(sizes, padding, dtype)
-    return layer(values, sizes, dtype), query, latent, k_rope, mask, scale_of(sizes)
+    return layer(values, sizes, dtype), query, latent, k_rope, mask, stretch * scale_of(sizes)
 
 
-def exact_attention(sizes, padding=0, scores="tame", dtype=torch.float32):
+def exact_attention(sizes, padding=0, scores="tame", dtype=torch.float32, stretch=1.0):
     """The answer to `attention_call`, [B, M, H, V] in float64."""
     values = problem(sizes, dtype, scores)
     # From q itself: in `problem`, q_latent is rounded as a kernel gets it.
     q_latent = torch.einsum("bmhk,hkr->bmhr", values["q"], values["w_k"])
     s = torch.einsum("bmhr,bnr->bhmn", q_latent, values["latent"])
     s = s + torch.einsum("bmhp,bnp->bhmn", values["q_rope"], values["k_rope"])
-    p = (s * scale_of(sizes) + mask_of(sizes, padding, dtype).double()).softmax(-1)
+    p = (s * stretch * scale_of(sizes) + mask_of(sizes, padding, dtype).double()).softmax(-1)
     return torch.einsum("bhmn,bnr,hvr->bmhv", p, values["latent"], values["w_v"])
 
 
