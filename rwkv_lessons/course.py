@@ -8,7 +8,7 @@ def main() -> int:
     try:
         return _run()
     except KeyboardInterrupt:
-        print(file=sys.stderr)
+        print("lessons: interrupted", file=sys.stderr)
         return 130  # as a shell's own commands do
 
 

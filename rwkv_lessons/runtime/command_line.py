@@ -40,14 +40,14 @@ def run(main, name):
     """The exit status of `main()`; `name` stands before the line that tells of an interrupt.
 
     Ctrl-C, and a reader that closes the pipe, as `| head -1` does, end a command with the status
-    that a shell gives a program that they end.
+    that a shell gives a program that they end. What a command's KeyboardInterrupt says is printed.
     """
     try:
         status = main()
         sys.stdout.flush()
         return status
-    except KeyboardInterrupt:
-        print(f"{name}: interrupted", file=sys.stderr)
+    except KeyboardInterrupt as interrupt:
+        print("; ".join([f"{name}: interrupted", *interrupt.args]), file=sys.stderr)
         return 128 + signal.SIGINT
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else it is flushed again

@@ -56,13 +56,20 @@ def verify(cases, options):
     able = [case for case in cases if on_gpu or case.needs == ANYWHERE]
     results = []
     watched = examine(able, options.processes, options.patience)
-    for result in watched if on_gpu else map(look, able):
-        results.append(result)
-        print(result.line, file=out, flush=True)
+    try:
+        for result in watched if on_gpu else map(look, able):
+            results.append(result)
+            print(result.line, file=out, flush=True)
+    except KeyboardInterrupt:
+        counts = Counter(result.verdict for result in results)
+        so_far = f"{counts[RIGHT]} {RIGHT}, {counts[WRONG]} {WRONG}"
+        raise KeyboardInterrupt(f"{so_far} before the interrupt") from None
     reason = "no NVIDIA GPU here"
     unseen = [case for case in cases if case not in set(able)]
     for (operation, method), n in Counter((c.operation, c.method) for c in unseen).items():
-        print(f"-----  {operation} / {method}: {n} cases not checked: {reason}", file=out)
+        print(
+            f"-----  {operation} / {method}: {n} cases not checked: {reason}", file=out, flush=True
+        )
     results += [Judgement(case, UNSEEN, reason=reason) for case in unseen]
 
     seconds = time.monotonic() - started

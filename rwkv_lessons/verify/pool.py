@@ -4,11 +4,13 @@ A wrong kernel may write where it must not, after which its process can use the 
 may never end. So each process is watched, and one that crashes or says nothing is replaced.
 """
 
+import contextlib
 import gc
 import multiprocessing
 import multiprocessing.forkserver
 import os
 import queue
+import signal
 import threading
 
 from .cases import CHECKED, weight
@@ -112,14 +114,13 @@ class Worker:
 def _serve(cases):
     import torch
 
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the command, which ends this
     torch.set_num_threads(1)
     # Compilers make millions of small objects, and keep them: looking through all of them, and all
     # that was imported, again and again took a sixth of the time of a numba kernel.
     gc.freeze()
     gc.set_threshold(100_000)
-    while True:
-        try:
+    with contextlib.suppress(EOFError, OSError):  # the command has ended
+        while True:
             case = cases.recv()
-        except EOFError:
-            return
-        cases.send(look(case))
+            cases.send(look(case))

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import time
 from dataclasses import replace
 from importlib import import_module
@@ -18,6 +19,7 @@ from rwkv_lessons.operations.checks import ALL_DTYPES, ANYWHERE, DECAYS, HOPPER
 from rwkv_lessons.records.fingerprint import ROOT, files_of, fingerprint, kernel_code
 from rwkv_lessons.records.schema import Measurement, load
 from rwkv_lessons.report import tables as blocks
+from rwkv_lessons.runtime import command_line
 from rwkv_lessons.runtime.devices import H200
 from rwkv_lessons.verify import __main__ as command
 from rwkv_lessons.verify import gate, judge, latent, limits, pool, recurrence
@@ -276,6 +278,20 @@ def test_something_wrong_is_exit_status_one_and_stands_in_the_json(capsys, tmp_p
     assert (data["right"], data["wrong"], data["not_checked"]) == (0, 2, 0)
     assert data["only"] == [pattern] and data["machine"]["sha256"] == fingerprint(*kernel_code())
     assert all(case["worst"] == "dw" and case["error"] > case["limit"] for case in data["cases"])
+
+
+@no_gpu
+def test_an_interrupt_tells_how_much_was_right(capsys, monkeypatch):
+    def interrupt(case):
+        signal.raise_signal(signal.SIGINT)
+
+    looks = iter([look, interrupt])
+    monkeypatch.setattr(judge, "look", lambda case: next(looks)(case))
+    tiny = ["--only", "mla / mla / float32 / tiny"]
+    assert command_line.run(lambda: command.main(tiny), "verify") == 130
+    printed = capsys.readouterr()
+    assert printed.err == "verify: interrupted; 1 right, 0 wrong before the interrupt\n"
+    assert "right  mla / mla / float32 / tiny" in printed.out
 
 
 @no_gpu

@@ -1,6 +1,7 @@
 """The `lessons` command: the learner's way, and what those need who write lessons."""
 
 import argparse
+import signal
 import sys
 import time
 import traceback
@@ -45,6 +46,10 @@ def main(argv: list[str] | None = None) -> int:
         file, why = getattr(error, "filename", None), getattr(error, "strerror", None)
         print(f"lessons: {f'{file}: {why}' if file and why else error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt as interrupt:
+        message = "; ".join(["interrupted", *interrupt.args])
+        print(f"{options.run.__name__.strip('_')}: {message}", file=sys.stderr)
+        return 128 + signal.SIGINT
 
 
 def parser() -> argparse.ArgumentParser:
@@ -474,7 +479,10 @@ def run(options) -> None:
     for stem in [stem_named(which) for which in options.which] or exercises.stems():
         lesson = exercises.NOTEBOOKS / f"{stem}.ipynb"
         say(f"[dim]running {stem}[/]")
-        changed = workbook.execute(lesson)
+        try:
+            changed = workbook.execute(lesson)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(f"notebooks/{lesson.name} is as it was") from None
         say(f"notebooks/{lesson.name}: {'shows something else now' if changed else 'the same'}")
 
 

@@ -4,6 +4,7 @@ nbformat is imported where it is needed: it takes seconds, and `lessons next` do
 """
 
 import ast
+import asyncio
 import contextlib
 import datetime
 import hashlib
@@ -116,10 +117,21 @@ def _digest(path):
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
+class _Loop(asyncio.SelectorEventLoop):
+    """Leaves Ctrl-C to asyncio, which ends the run and its kernel and raises KeyboardInterrupt.
+
+    nbclient's own handler only ends the kernel, so that the run fails in one of several ways.
+    """
+
+    def add_signal_handler(self, *_):
+        raise RuntimeError("not here")  # as outside the main thread, where nbclient does without
+
+
 def execute(lesson: Path) -> bool:
     """Runs a notebook from top to bottom and keeps what it shows; nothing else in it changes.
 
-    Returns whether that differed from what it showed before. Raises what a cell raised.
+    Returns whether that differed from what it showed before. Raises what a cell raised, and
+    KeyboardInterrupt after Ctrl-C: then the file is as it was, and the kernel has ended.
     """
     import nbformat
     from nbclient import NotebookClient  # slow to import, and for this command alone
@@ -132,8 +144,10 @@ def execute(lesson: Path) -> bool:
     client = NotebookClient(
         notebook, timeout=600, kernel_name="python3", record_timing=False,
         resources={"metadata": {"path": str(lesson.parent)}},
+        extra_arguments=["--IPKernelApp.log_level=ERROR"],  # 7.4 warns that a local port is plain
     )  # fmt: skip
-    client.execute(env=os.environ | surroundings)
+    with asyncio.Runner(loop_factory=_Loop) as runner:
+        runner.run(_cancellable(client, os.environ | surroundings))
     notebook.metadata = before.metadata
     for cell in notebook.cells:
         if cell.cell_type == "code":
@@ -142,6 +156,18 @@ def execute(lesson: Path) -> bool:
         return False
     nbformat.write(notebook, lesson)
     return True
+
+
+async def _cancellable(client, env):
+    """Runs a client's notebook; cancelled, ends the kernel at once, whatever nbclient raises."""
+    execution = asyncio.ensure_future(client.async_execute(env=env))
+    try:
+        await asyncio.shield(execution)
+    except asyncio.CancelledError:
+        client.shutdown_kernel = "immediate"  # else it finishes its cell, and complains
+        execution.cancel()
+        await asyncio.gather(execution, return_exceptions=True)
+        raise
 
 
 def _joined(outputs):

@@ -320,6 +320,8 @@ def hint(id: str) -> None:
         guided = exercises.load(id).guided
         gapped = say("With gaps, to go on from; check looks at each by itself, too:")
         print(f"\n{gapped}\n\n{guided.stub}")
+    if tier >= len(hints):
+        print(say("That was the last hint."))
 
 
 def _text_of(function):

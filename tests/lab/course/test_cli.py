@@ -258,12 +258,9 @@ def test_the_way_is_found_without_torch(course):
 
 
 def test_hints_grow(mine, run):
-    assert [run("hint", DOUBLE)[1].split(": ")[1].strip() for _ in range(4)] == [
-        "look",
-        "multiply",
-        "FACTOR * x",
-        "FACTOR * x",
-    ]
+    shown = [run("hint", DOUBLE)[1].split(": ")[1] for _ in range(4)]
+    last = "FACTOR * x\nThat was the last hint.\n"
+    assert shown == ["look\n", "multiply\n", last, last]
 
 
 def test_reset_restores_only_the_stubs(mine, run):
@@ -315,7 +312,8 @@ def test_run_keeps_what_a_notebook_shows_and_nothing_else(course, run):
     notebook = new_notebook(cells=cells[:2], metadata={"language_info": {"name": "python"}})
     nbformat.write(notebook, lesson)
     code, said = run("run", "01")
-    assert code == 0 and "\nnotebooks/01_twice.ipynb: shows something else now\n" in said
+    assert code == 0  # and no warning of a kernel
+    assert said == "running 01_twice\nnotebooks/01_twice.ipynb: shows something else now\n"
     after = nbformat.read(lesson, 4)
     printed, value = after.cells[1].outputs
     assert printed.text == "1\n2\n" and value.data["text/plain"] == "42"
@@ -370,7 +368,28 @@ def test_a_folder_that_is_read_only_is_said_in_a_line(mine, run, monkeypatch):
 def test_ctrl_c_ends_a_command_without_a_traceback(monkeypatch, capsys):
     monkeypatch.setattr(cli, "parser", lambda: os.kill(os.getpid(), signal.SIGINT))
     assert command() == 130
-    assert capsys.readouterr().err == "\n"
+    assert capsys.readouterr().err == "lessons: interrupted\n"
+
+
+def test_an_interrupted_command_names_itself(run, monkeypatch):
+    monkeypatch.setattr(cli.workbook, "sync", lambda write: os.kill(os.getpid(), signal.SIGINT))
+    assert run("sync") == (130, "sync: interrupted\n")
+
+
+def test_an_interrupted_run_leaves_the_notebook_and_no_kernel(course, run):
+    lesson, pid = course / "notebooks" / "01_twice.ipynb", course / "pid"
+    code = f"""import os, signal, time
+with open({str(pid)!r}, "w") as file:
+    print(os.getpid(), file=file)
+os.kill(os.getppid(), signal.SIGINT)
+time.sleep(600)"""
+    nbformat.write(new_notebook(cells=[new_code_cell("1"), new_code_cell(code)]), lesson)
+    before = lesson.read_bytes()
+    said = "running 01_twice\nrun: interrupted; notebooks/01_twice.ipynb is as it was\n"
+    assert run("run", "01") == (130, said)
+    assert lesson.read_bytes() == before
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pid.read_text()), 0)
 
 
 def test_a_check_that_is_interrupted_leaves_no_process(monkeypatch):
