@@ -2,6 +2,7 @@
 
 import sys
 
+from . import __version__
 from .command_line import run
 
 COMMANDS = {
@@ -17,7 +18,7 @@ HELP += """
   warplens trace sum.py:add --html add.html   the same as a page: counts by line, machine code
   warplens run script.py                      all launches of a program
 
-`warplens COMMAND --help` lists a command's options."""
+`warplens COMMAND --help` lists a command's options, `warplens --version` prints the version."""
 
 
 def main(argv=None):
@@ -25,6 +26,8 @@ def main(argv=None):
     argv = sys.argv[1:] if argv is None else argv
     if argv[:1] in ([], ["-h"], ["--help"]):
         return run(lambda: print(HELP) or (0 if argv else 2), "warplens")
+    if argv == ["--version"]:
+        return run(lambda: print(f"warplens {__version__}") or 0, "warplens")
     if argv[0] not in COMMANDS:
         names = ", ".join(COMMANDS)
         print(f"warplens: {argv[0]!r} is no command, there is {names}", file=sys.stderr)

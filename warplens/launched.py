@@ -24,6 +24,7 @@ from unittest.mock import patch
 
 import numpy as np
 
+from .architectures import ARCHITECTURES
 from .command_line import at_least
 from .compiled.assembly import what_is_missing
 from .compiled.cubin import CompileError
@@ -400,7 +401,8 @@ def main(argv=None):
     top.add_argument(
         "--blocks", type=at_least(1), metavar="N", help="of numba: trace only N blocks"
     )
-    top.add_argument("--arch", metavar="sm_90", help="show the machine code for it, too")
+    text = "show the machine code for it, too: " + ", ".join(ARCHITECTURES)
+    top.add_argument("--arch", choices=list(ARCHITECTURES), metavar="sm_90", help=text)
     top.add_argument("--html", metavar="OUT.html", help="write all of it as a page, too")
     options = top.parse_args(argv)
     file, _, name = options.where.rpartition(":")

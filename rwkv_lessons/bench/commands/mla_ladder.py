@@ -22,6 +22,7 @@ LIBRARY = ("rwkv_lessons/mla/decode/forward.py::mla_decode",)
 
 def command(options):
     """`python -m rwkv_lessons.bench mla-ladder`."""
+    choose(METHODS, options.methods)
     settings = {"names": options.methods, "quick": options.quick}
     time_rows(options, MLA_LADDER, partial(measure, **settings))
 

@@ -28,6 +28,7 @@ SOURCES = ("rwkv_lessons/mla/prefill/prefill.py::mla_prefill",)
 
 def command(options):
     """`python -m rwkv_lessons.bench mla-prefill`."""
+    choose(METHODS, options.methods)
     settings = {"names": options.methods, "quick": options.quick}
     time_rows(options, MLA_PREFILL, partial(measure, **settings))
 

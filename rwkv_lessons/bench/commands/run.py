@@ -47,11 +47,12 @@ def time_methods(options):
 
 def time_ladder(options):
     """Every rung of the lessons' ladder and the finished kernel."""
-    if not torch.cuda.is_available():
-        raise ValueError("no NVIDIA GPU here: the rungs are CUDA kernels, they cannot be timed")
-
     by_name, ladder = methods.ladder(options.ladder), LADDERS[options.ladder]
     operation = OF_LADDER[options.ladder]
+    asked_shapes(options, operation)
+    choose(by_name, options.methods)
+    if not torch.cuda.is_available():
+        raise ValueError("no NVIDIA GPU here: the rungs are CUDA kernels, they cannot be timed")
     _time(options, operation, by_name, ladder.dtypes, ladder.plan.name, options.ladder)
 
 
@@ -69,11 +70,14 @@ def measure_ceilings(options):
 
 def time_first_calls(options):
     """How long the first call takes of a process that has no compiled kernel."""
+    from rwkv_lessons.wkv6 import METHODS
+
+    chosen = choose(dict.fromkeys([*first.METHODS, *METHODS]), options.methods or first.METHODS)
     if not torch.cuda.is_available():
         raise ValueError("no NVIDIA GPU here: nothing is compiled for a first call")
     origin = recording(options, FIRST, options.methods, options.dtype)
     dtypes = options.dtype or ["float32", "bfloat16"]
-    cases = [(method, x) for method in options.methods or first.METHODS for x in dtypes]
+    cases = [(method, x) for method in chosen for x in dtypes]
     rows = list(first.measure(cases))
     console().print(rows_table(rows))
     keep(options, FIRST, origin, rows)
@@ -135,10 +139,10 @@ def _time(options, operation, by_name, dtypes, name, start=None):
     start = start or name
     check_name(options, start)
     refuse_a_part(options, options.shape, options.dtype, options.methods, options.quick)
-    device = device_of(options)
-    origin = recording(options, start)
     shapes = asked_shapes(options, operation)
     chosen, rows = list(choose(by_name, options.methods).values()), []
+    device = device_of(options)
+    origin = recording(options, start)
     with progress() as bar:
         task = bar.add_task("", total=None)
         for shape in shapes:
@@ -163,11 +167,12 @@ def time_rows(options, operation, measure, timing_text=None):
             choose from, `dtype` is None.
         timing_text: the record's `timing`, if not the usual one.
     """
-    device, dtypes = device_of(options), getattr(options, "dtype", None)
+    shapes, dtypes = asked_shapes(options, operation), getattr(options, "dtype", None)
+    device = device_of(options)
     part = options.shape, options.methods, dtypes, options.quick
     origin = recording(options, operation.name, *part)
     rows = []
-    for shape in asked_shapes(options, operation):
+    for shape in shapes:
         for dtype in dtypes or operation.dtypes or (None,):
             for row in measure(tuple(shape), dtype, device):
                 rows.append(row)

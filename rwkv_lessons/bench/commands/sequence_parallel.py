@@ -43,6 +43,7 @@ from rwkv_lessons.distributed import (
 from rwkv_lessons.distributed.parallel import ParallelCall
 from rwkv_lessons.distributed.pieces import pieces_of
 from rwkv_lessons.inputs import rwkv6_inputs, rwkv7_inputs
+from rwkv_lessons.operations.distributed import SEQUENCE_PARALLEL
 from rwkv_lessons.operations.entries import ROOT
 from rwkv_lessons.records.provenance import provenance
 from rwkv_lessons.records.schema import Measurement, code
@@ -60,6 +61,8 @@ UNEVEN = 1.35
 
 def command(options):
     """`python -m rwkv_lessons.bench sequence-parallel`."""
+    choose(dict.fromkeys(CASES), options.methods)
+    asked_shapes(options, SEQUENCE_PARALLEL)
     cuda = torch.cuda.is_available() and torch.cuda.device_count() >= RANKS
     if not cuda and not options.quick:
         raise ValueError(f"needs {RANKS} NVIDIA GPUs: add --quick for small parts on the CPU")
@@ -67,7 +70,6 @@ def command(options):
         raise ValueError("no two NVIDIA GPUs here: times of a CPU are not recorded")
     refuse_a_part(options, options.shape, options.methods, options.quick)
     check_name(options, NAME)
-    choose(dict.fromkeys(CASES), options.methods)
     if "RANK" not in os.environ:
         return start()
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if cuda else torch.device("cpu")
@@ -91,8 +93,6 @@ def start():
 
 
 def _measure_all(options, device):
-    from rwkv_lessons.operations.distributed import SEQUENCE_PARALLEL
-
     first = dist.get_rank() == 0
     origin = provenance(options.commit) if options.record is not None and first else None
     rows = []
