@@ -20,6 +20,9 @@
     lab/          the course: checks, evidence, pictures
     course.py     the `lessons` command
 
+Import a function from its folder, `from rwkv_lessons.wkv6 import wkv6`: what `from rwkv_lessons
+import wkv6` gives is the folder, a module, which cannot be called.
+
 docs/architecture.md shows who imports whom, and which files to open for a change.
 
 Letters, the same everywhere:

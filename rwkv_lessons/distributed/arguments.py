@@ -10,7 +10,10 @@ from ..runtime.arguments import DTYPES, check_count, check_shape, check_tensor
 
 
 def takes(operation, names):
-    """Whether its first arguments have these names."""
+    """Whether its first arguments have these names; wkv5's do, but with a w that is another's."""
+    function, _ = without_options(operation)
+    if str(getattr(function, "__module__", "")).startswith("rwkv_lessons.wkv5"):
+        return False
     try:
         return tuple(inspect.signature(operation).parameters)[: len(names)] == names
     except (TypeError, ValueError):  # not a function, or one of C's

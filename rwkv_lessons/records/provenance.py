@@ -37,7 +37,7 @@ def provenance(commit=None):
         timing=TIMING,
         python=platform.python_version(),
         torch=torch.__version__.split("+")[0],
-        triton=version_of("triton"),
+        triton=version_of_triton(),
         numba=version_of("numba"),
         numba_cuda=version_of("numba-cuda"),
         **assemblers(),
@@ -87,6 +87,15 @@ def version_of(distribution):
         return version(distribution)
     except PackageNotFoundError:
         return None
+
+
+def version_of_triton():
+    """Of the Triton that compiles here, whichever is installed; None without one."""
+    try:
+        from triton import __version__
+    except ImportError:
+        return None
+    return __version__.split("+")[0]
 
 
 def output_of(*command):

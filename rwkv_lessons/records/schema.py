@@ -145,6 +145,12 @@ def slug(gpu):
     return "-".join(gpu.lower().split())
 
 
+def need_records():
+    """Raises a ValueError where the library is without records, as a wheel has it."""
+    if not RECORDS.exists():
+        raise ValueError("only the library is installed here; the records are in the repository")
+
+
 def path(name, gpu, folder=None):
     """The file of record `name` of a GPU ("NVIDIA H200" or "nvidia-h200")."""
     return (folder or RECORDS) / slug(gpu) / f"{name}.json"

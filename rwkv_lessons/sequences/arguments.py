@@ -6,7 +6,18 @@ import torch
 
 from ..runtime.arguments import check_shape, check_tensor
 
-LOOKS_AT_CU_SEQLENS = os.environ.get("RWKV_LESSONS_CHECK_CU_SEQLENS") == "1"
+CHECK = "RWKV_LESSONS_CHECK_CU_SEQLENS"
+
+
+def is_on(variable):
+    """Whether an environment variable is 1; raises a ValueError unless it is 1, 0 or not set."""
+    value = os.environ.get(variable) or "0"
+    if value not in ("0", "1"):
+        raise ValueError(f"{variable} is {value!r}, needs 1 (on) or 0 (off)")
+    return value == "1"
+
+
+LOOKS_AT_CU_SEQLENS = is_on(CHECK)
 
 
 def reads_values_of(x):

@@ -24,7 +24,7 @@ def machine(commit=None):
         "cuda": torch.version.cuda,
         "python": platform.python_version(),
         "torch": torch.__version__.split("+")[0],
-        "triton": provenance.version_of("triton"),
+        "triton": provenance.version_of_triton(),
         "numba": provenance.version_of("numba"),
         "numba_cuda": provenance.version_of("numba-cuda"),
         "assembler": assembler(),

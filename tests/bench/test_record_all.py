@@ -12,6 +12,7 @@ from rwkv_lessons.bench.commands.record_all import BENCH, PLANS, chosen, state
 from rwkv_lessons.bench.commands.run import check_name
 from rwkv_lessons.operations import LADDERS, OF_LADDER, OPERATIONS, operation_of
 from rwkv_lessons.operations.entries import RecordPlan
+from rwkv_lessons.records import schema
 from rwkv_lessons.records.schema import Measurement, Provenance, Record, save
 
 GPU = "Test GPU"
@@ -115,3 +116,10 @@ def test_the_list_says_what_there_is(capsys):
     main(["record-all", "mla-decode", "--list"])
     line = capsys.readouterr().out.strip()
     assert line.startswith("mla-decode ") and line.endswith("bench mla-decode --record")
+
+
+@pytest.mark.parametrize("line", ["record-all --list", "matrix --check"])
+def test_without_records_it_says_where_they_are(line, monkeypatch, tmp_path):
+    monkeypatch.setattr(schema, "RECORDS", tmp_path / "none")
+    with pytest.raises(SystemExit, match="^bench: .* the records are in the repository$"):
+        main(line.split())

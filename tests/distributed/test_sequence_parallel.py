@@ -1,6 +1,7 @@
 """A sequence on many processes is what it is on one: o, states and gradients, with every option."""
 
 import contextlib
+import functools
 import os
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from torch.distributed.device_mesh import init_device_mesh
 
 from rwkv_lessons.distributed import maps, parallel, sequence_parallel, split_tokens
 from rwkv_lessons.operations.entries import ROOT
+from rwkv_lessons.wkv5 import wkv5
 from rwkv_lessons.wkv6 import wkv6
 
 # Float32 sums of a hundred terms, measured: up to 7e-7. In bfloat16 results are rounded once, to
@@ -216,9 +218,10 @@ def test_what_a_backend_says_is_told_without_the_places_in_its_sources():
     assert maps.of_backend(problem) == "Connection closed by peer [127.0.0.1]:4071"
 
 
-def test_another_operation_is_refused():
-    with pytest.raises(TypeError, match="wkv6, wkv7"):
-        sequence_parallel(torch.add)
+@pytest.mark.parametrize("operation", [torch.add, wkv5, functools.partial(wkv5)])
+def test_another_operation_is_refused(operation):
+    with pytest.raises(TypeError, match="operation must be wkv6, wkv7"):
+        sequence_parallel(operation)
 
 
 def test_tokens_are_shared_out_whole():

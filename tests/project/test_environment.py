@@ -15,6 +15,7 @@ from support.makefile import INSTALL, MAKEFILE
 
 from rwkv_lessons.lab.commands import cli, doctor, lock
 from rwkv_lessons.lab.course.exercises import ROOT
+from warplens.programs import hook
 
 EXTRAS = ("cuda", "lessons", "jupyter", "dev")
 OF_WARPLENS = ("numba", "triton", "pictures")
@@ -161,6 +162,15 @@ def test_simulation_left_on(monkeypatch):
     monkeypatch.setenv("NUMBA_ENABLE_CUDASIM", "1")
     (finding,) = found(doctor.switches, doctor.PROBLEM)
     assert finding.fix == "unset NUMBA_ENABLE_CUDASIM"
+
+
+def test_warplens_without_its_hook(monkeypatch):
+    monkeypatch.setenv("WARPLENS", "1")
+    monkeypatch.setattr(hook, "STARTED", [])
+    (finding,) = found(doctor.switches, doctor.NOTE)
+    assert "WARPLENS is set and has no effect" in finding.text
+    monkeypatch.setattr(hook, "STARTED", [True])
+    assert not found(doctor.switches, doctor.NOTE)
 
 
 def broken_torch(cuda):

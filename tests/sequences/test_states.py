@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from rwkv_lessons.runtime.packages import TRITON
+from rwkv_lessons.sequences import arguments
 from rwkv_lessons.sequences.states.pool import rounded
 
 if TRITON:
@@ -62,3 +63,12 @@ def test_triton_rounds_to_the_same_bits():
     y = torch.empty_like(x, dtype=torch.float16)
     rounding_kernel[(6,)](x, y, seeds, 2, 16, 8)
     assert torch.equal(y, rounded(x, torch.float16, seeds))
+
+
+@pytest.mark.parametrize("value, on", [("", False), ("0", False), ("1", True)])
+def test_a_variable_is_on_or_off(value, on, monkeypatch):
+    monkeypatch.setenv(arguments.CHECK, value)
+    assert arguments.is_on(arguments.CHECK) is on
+    monkeypatch.setenv(arguments.CHECK, "maybe")
+    with pytest.raises(ValueError, match="CHECK_CU_SEQLENS is 'maybe', needs 1"):
+        arguments.is_on(arguments.CHECK)

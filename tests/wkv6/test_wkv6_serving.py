@@ -76,7 +76,7 @@ def test_every_option_together(way, raw_decay, dtype, pool_dtype):
         ({"u": torch.zeros(2)}, ValueError, r"u must be \[H, K\]"),
         ({"raw_decay": 1}, TypeError, "raw_decay must be True or False"),
         ({"state_pool": torch.zeros(8, 2, 8, 8)}, ValueError, r"state_pool must be \[slots, H"),
-        ({"state_indices": torch.arange(8)}, TypeError, "state_indices must be one of int32"),
+        ({"state_indices": torch.arange(8)}, TypeError, "state_indices must be int32, got .*: use"),
         ({"w0": torch.zeros(2, 3)}, ValueError, r"w0 must be \[H, K\]"),
         ({"longest": 38}, ValueError, "longest must be at least the tokens of any sequence, 39"),
     ],

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from rwkv_lessons.bench.machine_code.compile import compiled, recorded_launches, warps_of
 from rwkv_lessons.bench.machine_code.look import assemblers
 from rwkv_lessons.bench.machine_code.spills import too_many
-from rwkv_lessons.records.schema import RECORDS
+from rwkv_lessons.records.schema import RECORDS, need_records
 from rwkv_lessons.runtime.architectures import ARCHITECTURES
 from rwkv_lessons.runtime.assembler import assembler
 from rwkv_lessons.runtime.command_line import WrongArgument
@@ -112,6 +112,7 @@ def store(rows, looked_at, file=TABLE):
 
 
 def command(options):
+    need_records()
     architectures = (
         options.architectures.split(",") if options.architectures else list(ARCHITECTURES)
     )

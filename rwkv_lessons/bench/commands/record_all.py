@@ -25,7 +25,7 @@ from dataclasses import replace
 from rwkv_lessons.operations import LADDERS, OPERATIONS
 from rwkv_lessons.operations.entries import BENCH, ROOT, is_here, own
 from rwkv_lessons.records.rates import CEILING_NAMES
-from rwkv_lessons.records.schema import load, path
+from rwkv_lessons.records.schema import load, need_records, path
 from rwkv_lessons.runtime.command_line import WrongArgument
 
 GPU = "NVIDIA H200"  # whose records --list and --needed look at where there is no GPU
@@ -63,6 +63,7 @@ def planned(name):
 
 def command(options):
     """Records what was asked for; exits with 1 if anything failed."""
+    need_records()
     gpu = _gpu()
     needed_on = gpu or GPU if options.needed else None
     plans = chosen(options.names, needed_on)

@@ -117,6 +117,10 @@ def switches() -> Iterator[Diagnosis]:
     if os.environ.get("TRITON_INTERPRET") == "1" and _gpu_listed():
         text = "TRITON_INTERPRET is set: Triton kernels do not run on your GPU"
         yield Diagnosis(NOTE, text, "unset TRITON_INTERPRET")
+    hook = sys.modules.get("warplens.programs.hook")  # what warplens.pth imports
+    if os.environ.get("WARPLENS", "0") not in ("", "0") and not (hook and hook.STARTED):
+        text = "WARPLENS is set and has no effect: only a wheel of warplens installs warplens.pth"
+        yield Diagnosis(NOTE, text, "python -m warplens run SCRIPT")
 
 
 def numba() -> Iterator[Diagnosis]:

@@ -56,6 +56,8 @@ def check_indices(state_indices, state_pool, S):
 
 def check_integers(name, x, r, dtypes, S):
     """Raises an error unless x is `[S]`, contiguous, of one of the dtypes on r's device."""
+    if isinstance(x, torch.Tensor) and x.dtype not in dtypes == (torch.int32,):
+        raise TypeError(f"{name} must be int32, got {x.dtype}: use {name}.int()")
     check_tensor(name, x, r, dtypes, whose="state_pool")
     check_shape(name, x, "S", (S,))
     if not x.is_contiguous():
