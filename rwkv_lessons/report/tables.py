@@ -392,7 +392,8 @@ def headline_block(folder):
         both = [measured.row(x, line.shape, line.dtype) for x in (line.ours, line.theirs)]
         old = OLDER * any(row.stale for row in both)
         ours, theirs = (row.median_ms for row in both)
-        cells = (f"{ours:.3f}", f"{theirs:.3f}", line.whose, f"{theirs / ours:.1f}×")
+        ratio = theirs / ours  # below 2, a tenth would be 5 % and more
+        cells = (f"{ours:.3f}", f"{theirs:.3f}", line.whose, f"{ratio:.{1 + (ratio < 2)}f}×")
         origin = measured.provenance
         on = "" if origin.gpu == GPU else f" ({origin.gpu.split()[1]})"
         rows.append([f"{line.says}{on}{old}", ", ".join(map(str, line.shape)), *cells])

@@ -327,10 +327,10 @@ def test_files_that_a_page_names_are_there(page):
     assert {name for name in missing if "NN" not in name and "22_" not in name} == set()
 
 
-def test_the_glossary_has_a_line_for_each_of_at_most_60_terms():
+def test_the_glossary_has_a_line_for_each_of_at_most_64_terms():
     text = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
     terms = re.findall(r"^### (.+)\n\n(.+)\n(?=\n##|\Z)", text, re.M)
-    assert len(terms) == len(re.findall("^### ", text, re.M)) <= 60
+    assert len(terms) == len(re.findall("^### ", text, re.M)) <= 64
     assert len({name.lower() for name, _ in terms}) == len(terms)
     assert all(line.endswith(".") and len(line) <= 160 for _, line in terms)
 
