@@ -37,6 +37,7 @@ RECORDS_OF = {
     "training": "train",
     "many_gpus": "sequence-parallel",
 }
+PAGES = RECORDS_OF | {"kda": "kda"}  # docs/kda.md is about more than results
 CALLS = {  # of `decode`, beside those that have a column
     "padded": "`padded` computes 64 heads in bfloat16 and keeps 16 or 8.",
     "fp8": "`fp8` reads a cache of 656 bytes a token instead of 1,152.",
@@ -329,8 +330,8 @@ def _source(measured):
 
 
 def _names_of(page):
-    """The records of a page of docs/results/."""
-    begins = RECORDS_OF[page]
+    """The records of a page."""
+    begins = PAGES[page]
     return [plan.name for plan in PLANS if plan.name.split("-")[0] == begins or plan.name == begins]
 
 
@@ -583,7 +584,7 @@ BLOCKS |= {
     "wkv7-published": wind_block,
     "wkv6-shapes": shapes_block,
 }
-BLOCKS |= {f"provenance-{page}": provenance_block(page) for page in RECORDS_OF}
+BLOCKS |= {f"provenance-{page}": provenance_block(page) for page in PAGES}
 
 
 def _shape(row):
