@@ -352,3 +352,12 @@ def test_rows_of_older_kernels_are_marked_where_they_are_shown(tmp_path):
     text = blocks.BLOCKS["headline"](tmp_path)
     assert "| RWKV-6 forward † |" in text and "†: measured with older kernels" in text
     assert "to be measured again: wkv6.**" in blocks.BLOCKS["wkv6-peers"](tmp_path)
+
+
+def test_a_small_ratio_has_two_digits(tmp_path):
+    here = Provenance(GPU, "1", "0", "2000-01-01", "c", "x", "y")
+    for ms, ratio in ((1.0, "1.15×"), (0.5, "2.3×")):
+        times = {"wkv6": ms, "fla chunk": 1.154}
+        rows = [Measurement(x, (8, 4096, 64, 64), "bfloat16", 5, t) for x, t in times.items()]
+        save(Record("wkv6-peers", here, tuple(rows)), tmp_path)
+        assert f"| {ratio} |" in blocks.BLOCKS["headline"](tmp_path)

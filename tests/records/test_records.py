@@ -2,7 +2,9 @@
 
 import os
 import shutil
+import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -371,3 +373,10 @@ def test_the_commit_of_a_repository_around_an_installed_library_is_not_its_own(m
     monkeypatch.setattr(provenance, "ROOT", provenance.ROOT / "docs")  # git would answer here
     assert provenance.commit_of_files() is None
     assert provenance.commit_of_files("abc") == "abc"
+
+
+def test_the_triton_that_compiles_is_told_and_not_the_one_installed(monkeypatch):
+    monkeypatch.setitem(sys.modules, "triton", SimpleNamespace(__version__="1.2.3+git4"))
+    assert provenance.version_of_triton() == "1.2.3"
+    monkeypatch.setitem(sys.modules, "triton", None)
+    assert provenance.version_of_triton() is None

@@ -58,6 +58,10 @@ def test_help_is_there_at_once():
     assert "trace" in "\n".join(lines)
 
 
+def test_it_tells_its_version():
+    assert ran("-m", "warplens", "--version").strip() == f"warplens {warplens.__version__}"
+
+
 MISSING = """
 import sys
 sys.modules.update({"matplotlib": None, "numba": None, "numba_cuda_mlir": None})  # as if not there

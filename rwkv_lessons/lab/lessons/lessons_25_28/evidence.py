@@ -217,10 +217,10 @@ def no_loop_over(**axes):
         few, many = FEW_AND_MANY
         texts = []
         for axis, arguments in axes.items():
-            made, more = (len(allocations(function, *arguments(n))) for n in FEW_AND_MANY)
-            texts.append(f"{made} tensors made for {few} {axis}, {more} for {many}")
+            fewer, more = (len(allocations(function, *arguments(n))) for n in FEW_AND_MANY)
+            texts.append(f"{fewer} tensors made for {few} {axis}, {more} for {many}")
             # A loop calls torch at least once more for each; sizes may decide on a call or two.
-            if more - made >= many - few:
+            if more - fewer >= many - few:
                 details = explained(texts[-1], exercise, f"loop over {axis}")
                 return Row("work", FAILED, f"a loop over {axis}", details)
         return Row("work", PASSED, "; ".join(texts))
