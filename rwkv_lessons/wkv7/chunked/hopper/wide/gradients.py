@@ -262,17 +262,23 @@ def wkv7_wide_gradients_kernel(
             tma.async_copy_global_to_shared(
                 swept[n], [program * WIDE, 0], loaded.index(7 + n), of_swept[n]
             )
-        for n in gl.static_range(11):
+        for n in gl.static_range(5):
             mbarrier.wait(loaded.index(n), 0)
-        for n in gl.static_range(11):
-            mbarrier.invalidate(loaded.index(n))
         if count < N:
             PARAMETER: gl.constexpr = FORM.DECAY == RAW or FORM.DECAY == OF_CLAMP
-            for n in gl.static_range(7):
+            for n in gl.static_range(5):
                 absent = float("-inf") if n == 0 and PARAMETER else 0.0  # no decay
                 clear_tail(staged[n], count, absent)
             visible()
         store_log_decays(s_w, FORM.DECAY)
+        decay_tile(s_r, s_w, s_k, s_a, s_b, scale, zero_of(row, 0), FORM)
+        for n in gl.static_range(5, 11):
+            mbarrier.wait(loaded.index(n), 0)
+        for n in gl.static_range(11):
+            mbarrier.invalidate(loaded.index(n))
+        if count < N:
+            clear_tail(s_v, count, 0.0)
+            clear_tail(s_do, count, 0.0)
         b_total = gl.sum(log_decays(s_w, FORM.DECAY), 0) * LOG2E
         mild = True
         if FORM.DECAY != OF_CLAMP:
@@ -280,7 +286,6 @@ def wkv7_wide_gradients_kernel(
             mild = gl.max(fits, 0) == 0
             gl.store(strong + program, gl.where(mild, 0, 1).to(gl.int8))
         if mild:
-            decay_tile(s_r, s_w, s_k, s_a, s_b, scale, zero_of(row, 0), FORM)
             s_across.store(decay_state(s_s, s_ds, b_total))
             visible()
             gradients_of_tile(
