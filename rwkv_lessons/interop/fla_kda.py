@@ -7,21 +7,23 @@ For each head, with row vectors q, k, v, a decay α = exp(g) per key channel and
 which is WKV-7 with r = q, w = g, a = −α∘k, and βk for both b and its k: docs/kda.md. A gated
 delta net has one decay for a head, so that its w is the same in all channels.
 
-What changes with these functions: those of one token after the other have gradients too, any log
-decay g ≤ 0 is exact, nothing is autotuned, a CPU will do, and an argument that has no effect here
-is an error unless it only tells FLA how to compute.
+What changes with these functions: those of one token after the other have gradients too, no log
+decay g ≤ 0 is too strong, nothing is autotuned, a CPU will do, and an argument that has no effect
+here is an error unless it only tells FLA how to compute.
 """
 
 import torch
 from torch.nn import functional as F
 
 from ..runtime.arguments import check_number, check_shape, check_tensor, sizes_of
+from ..runtime.packages import TRITON
+from ..runtime.plain import launches_directly
 from ..runtime.precision import sum_dtype
-from ..sequences.arguments import count_sequences
-from ..wkv7 import wkv7
+from ..sequences.arguments import count_sequences, holds_float64
+from ..wkv7 import LARGEST, wkv7
+from ..wkv7.kda.formulas import KDAForm, in_torch
 from .arguments import arguments_called, turned
 
-EPSILON = 1e-6  # that FLA adds to the square of a vector's length
 KDA_CHUNKS, GATED_CHUNKS = (32, 64), (16, 32, 64)  # sizes that FLA takes
 RENAMED = "transpose_state_layout"  # what state_v_first was called
 
@@ -56,7 +58,9 @@ def chunk_kda(
     Args:
         q, k: query and key, `[B, T, H, K]`, float32, float16, bfloat16 or float64.
         v: value, `[B, T, HV, V]`, HV a multiple of H: value heads share a query and a key.
-        g: log decay, `[B, T, HV, K]`, at most 0 and as low as -inf; see use_gate_in_kernel.
+        g: log decay, `[B, T, HV, K]`, at most 0 and as low as -inf; see use_gate_in_kernel. If q, k
+            and v are in bfloat16 it is rounded to bfloat16, which changes a product of decays by at
+            most 0.37 · 2⁻⁸, and the gradient of g by at most 2⁻⁸ |g| of itself: docs/kda.md.
         beta: rate, `[B, T, HV]`, from 0 to 1, or to 2: with |k| = 1 states then stay bounded.
         scale: q is multiplied by it; K ** -0.5 if None.
         initial_state: before the first token, `[B, HV, K, V]` (keys × values), `[S, HV, K, V]` with
@@ -90,13 +94,15 @@ def chunk_kda(
     state_v_first = _of_kwargs(KDA_CHUNKS, kwargs, state_v_first)
     q, k = _of_heads(q, k, v)
     _like_tokens(q, g=(g, "B, T, HV, K", q.shape), beta=(beta, "B, T, HV", q.shape[:3]))
+    form = _form(
+        q, k, v, use_qk_l2norm_in_kernel, use_beta_sigmoid_in_kernel, allow_neg_eigval
+    )  # fmt: skip
+    parameters = None, None
     if use_gate_in_kernel:
-        g = _kda_gate(g, A_log, dt_bias, lower_bound, safe_gate)
-    beta = _rate(beta, use_beta_sigmoid_in_kernel, allow_neg_eigval)
-    norm = use_qk_l2norm_in_kernel
-    return _by_wkv7(
-        q, k, v, g, beta, scale, initial_state, output_final_state, norm, state_v_first, cu_seqlens
-    )
+        form = form._replace(**_kda_gate(A_log, lower_bound, safe_gate))
+        parameters = _parameters(g, A_log, dt_bias)
+    x = (q, k, g, beta, *parameters, form), v
+    return _by_wkv7(*x, scale, initial_state, output_final_state, state_v_first, cu_seqlens)
 
 
 def fused_recurrent_kda(
@@ -257,50 +263,43 @@ def fused_recurrent_gated_delta_rule(
     if use_gate_in_kernel:
         if g is None:
             raise ValueError("g is None: use_gate_in_kernel needs what the decay is made of")
-        g = _softplus_gate(g, *_parameters(g, A_log, dt_bias, g.shape[2:]))
-    beta = _rate(beta, use_beta_sigmoid_in_kernel, allow_neg_eigval)
+        _need_A_log(A_log)
+        A_log, dt_bias = _parameters(g, A_log, dt_bias)
+        g = g.to(sum_dtype(g.dtype))
+        x = g if dt_bias is None else g + dt_bias
+        g = -A_log.to(g.dtype).exp() * F.softplus(x)
     decays = [x for x in (None if g is None else g[..., None], gk) if x is not None]
     w = sum(decays) if decays else q.new_zeros(q.shape[:3] + (1,))
-    norm = use_qk_l2norm_in_kernel
-    return _by_wkv7(
-        q, k, v, w, beta, scale, initial_state, output_final_state, norm, state_v_first, cu_seqlens
-    )
+    form = _form(
+        q, k, v, use_qk_l2norm_in_kernel, use_beta_sigmoid_in_kernel, allow_neg_eigval
+    )  # fmt: skip
+    x = (q, k, w, beta, None, None, form), v
+    return _by_wkv7(*x, scale, initial_state, output_final_state, state_v_first, cu_seqlens)
 
 
-class _AsRWKV7(torch.autograd.Function):
-    """What RWKV-7 takes as w, as k and b, and as a: g, βk and −α∘k; the last two in `dtype`.
+def _as_rwkv7(*arguments):
+    """r, w, k, b and a of `wkv7`: see wkv7/kda/formulas.py."""
+    *tensors, form = arguments
+    q = tensors[0]
+    if not TRITON or not q.is_cuda or q.shape[-1] > LARGEST:
+        return in_torch(*arguments)
+    if form.dtype == torch.float64 or holds_float64(*tensors) or not launches_directly(*tensors):
+        return in_torch(*arguments)  # of which torch.compile makes kernels itself
+    from ..wkv7.kda.kernels import InTriton
 
-    They are rounded once. `wkv7` rounds the two gradients of βk, which nearly cancel where the
-    state already holds v. α is computed again in the backward pass.
-    """
-
-    @staticmethod
-    def forward(k, g, beta, dtype):
-        alpha = g.to(sum_dtype(dtype)).exp()
-        a, written = (torch.empty_like(k, dtype=dtype) for _ in range(2))
-        torch.addcmul(alpha.new_zeros(()), alpha, k, value=-1, out=a)
-        torch.mul(beta[..., None], k, out=written)
-        return g.expand(k.shape), written, a
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        ctx.save_for_backward(*inputs[:3], output[2])
-
-    @staticmethod
-    def backward(ctx, dw, dwritten, da):
-        k, g, beta, a = ctx.saved_tensors
-        real = sum_dtype(da.dtype)
-        dg = torch.addcmul(dw, a, da).sum_to_size(g.shape)
-        dk = torch.addcmul(beta.to(real)[..., None] * dwritten, g.to(real).exp(), da, value=-1)
-        dbeta = (dwritten * k).sum(-1)
-        return dk.to(k.dtype), dg.to(g.dtype), dbeta.to(beta.dtype), None
+    r, *others = InTriton.apply(*arguments)
+    return q.to(form.dtype) if r is None else r, *others
 
 
 def _by_wkv7(
-    q, k, v, g, beta, scale, initial_state, output_final_state, norm, state_v_first, cu_seqlens
-):
-    """q and k of all value heads, g `[B, T, HV, K]` or `[…, 1]`: the results of a call."""
-    dtype = torch.promote_types(torch.promote_types(q.dtype, k.dtype), v.dtype)
+    arguments, v, scale, initial_state, output_final_state, state_v_first, cu_seqlens
+):  # fmt: skip
+    """The results of a call.
+
+    Args:
+        arguments: as of wkv7/kda/formulas.py, q and k of all value heads.
+    """
+    q = arguments[0]
     letter, n = "B", q.shape[0]
     if cu_seqlens is not None:
         with arguments_called(r="q"):
@@ -311,16 +310,14 @@ def _by_wkv7(
         expected = (n, q.shape[2], *((V, K) if state_v_first else (K, V)))
         check_shape("initial_state", initial_state, f"{letter}, HV, {letters}", expected)
         initial_state = turned(initial_state) if state_v_first else initial_state
-    if norm:
-        q, k = _unit(q), _unit(k)
-    w, written, a = _AsRWKV7.apply(k, g, beta, dtype)
+    r, w, k, b, a = _as_rwkv7(*arguments)
     o, s1 = wkv7(
-        q.to(dtype),
+        r,
         w,
-        written,
-        v.to(dtype),
+        k,
+        v.to(r.dtype),
         a,
-        written,
+        b,
         initial_state,
         cu_seqlens=cu_seqlens,
         scale=q.shape[-1] ** -0.5 if scale is None else scale,
@@ -387,51 +384,42 @@ def _refuse(**options):
             raise NotImplementedError(f"{name} is not supported: {reasons[name]}")
 
 
-def _rate(beta, sigmoid, doubled):
+def _form(q, k, v, norm, sigmoid, doubled):
+    """What is to be made of a call's arguments, without a gate."""
     if doubled and not sigmoid:
         raise ValueError("allow_neg_eigval needs use_beta_sigmoid_in_kernel: it doubles a sigmoid")
-    if not sigmoid:
-        return beta
-    return beta.to(sum_dtype(beta.dtype)).sigmoid() * (2 if doubled else 1)
+    dtype = torch.promote_types(torch.promote_types(q.dtype, k.dtype), v.dtype)
+    return KDAForm(dtype, bool(norm), rate=(2 if doubled else 1) if sigmoid else 0)
 
 
-def _kda_gate(g, A_log, dt_bias, lower_bound, safe_gate):
-    """The log decay that KDA's layer makes of g `[B, T, HV, K]`."""
+def _kda_gate(A_log, lower_bound, safe_gate):
+    """How KDA's layer makes the log decay: fields of a `KDAForm`."""
     if lower_bound is None:
         if safe_gate:
             raise ValueError("safe_gate needs a lower_bound where use_gate_in_kernel is given")
-        return _softplus_gate(g, *_parameters(g, A_log, dt_bias, (g.shape[2], 1)))
+        _need_A_log(A_log)
+        return {"gate": "softplus"}
     check_number("lower_bound", lower_bound)
     if lower_bound >= 0:
         raise ValueError(f"lower_bound must be below 0, got {lower_bound!r}")
-    if A_log is None:
-        A_log = g.new_zeros(g.shape[2])
-    A_log, dt_bias = _parameters(g, A_log, dt_bias, (g.shape[2], 1))
-    return lower_bound * torch.sigmoid(A_log.exp() * (g.to(sum_dtype(g.dtype)) + dt_bias))
+    return {"gate": "sigmoid", "lower_bound": float(lower_bound)}
 
 
-def _softplus_gate(g, A_log, dt_bias):
-    return -A_log.exp() * F.softplus(g.to(sum_dtype(g.dtype)) + dt_bias)
-
-
-def _parameters(g, A_log, dt_bias, shape):
-    """A_log of a head in `shape`, and dt_bias as g's last dimensions, in float32 at least."""
+def _need_A_log(A_log):
     if A_log is None:
         raise ValueError("A_log is None: use_gate_in_kernel needs it, [HV]")
-    if dt_bias is None:
-        dt_bias = g.new_zeros(g.shape[2:])
+
+
+def _parameters(g, A_log, dt_bias):
+    """A_log `[HV]` and dt_bias in g's last dimensions; None where they are."""
     for name, x, letters, n in (
         ("A_log", A_log, "HV", g.shape[2]),
         ("dt_bias", dt_bias, "HV" if g.ndim == 3 else "HV · K", g.shape[2:].numel()),
     ):
+        if x is None:
+            continue
         check_tensor(name, x, g, whose="g")
         if x.numel() != n:
             raise ValueError(f"{name} must be [{letters}] = [{n}], got {list(x.shape)}")
-    real = sum_dtype(g.dtype)
-    return A_log.to(real).reshape(shape), dt_bias.to(real).reshape(g.shape[2:])
-
-
-def _unit(x):
-    """x of length 1, as FLA divides: a vector of zeros stays one."""
-    x = x.to(sum_dtype(x.dtype))
-    return x * (x.square().sum(-1, keepdim=True) + EPSILON).rsqrt()
+    A_log = None if A_log is None else A_log.reshape(g.shape[2])
+    return A_log, None if dt_bias is None else dt_bias.reshape(g.shape[2:])
