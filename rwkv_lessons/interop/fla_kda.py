@@ -15,7 +15,7 @@ here is an error unless it only tells FLA how to compute.
 import torch
 from torch.nn import functional as F
 
-from ..runtime.arguments import check_number, check_shape, check_tensor, sizes_of
+from ..runtime.arguments import check_number, check_shape, check_tensor, learns, sizes_of
 from ..runtime.packages import TRITON
 from ..runtime.plain import launches_directly
 from ..runtime.precision import sum_dtype
@@ -310,7 +310,9 @@ def _by_wkv7(
         expected = (n, q.shape[2], *((V, K) if state_v_first else (K, V)))
         check_shape("initial_state", initial_state, f"{letter}, HV, {letters}", expected)
         initial_state = turned(initial_state) if state_v_first else initial_state
-    r, w, k, b, a = _as_rwkv7(*arguments)
+    *tensors, form = arguments
+    form = form._replace(learns=learns(*tensors, v, initial_state))
+    r, w, k, b, a = _as_rwkv7(*tensors, form)
     o, s1 = wkv7(
         r,
         w,

@@ -15,10 +15,10 @@ import functools
 
 import torch
 
-from ..runtime.arguments import check_count, checked
+from ..runtime.arguments import check_count, checked, learns
 from ..runtime.packages import TRITON
 from .absorbed import absorbed, mla_absorbed
-from .arguments import check_arguments, learns
+from .arguments import check_arguments
 from .cache import fp8_cache, fp8_cache_parts
 from .prefill.prefill import mla_prefill, prefill
 from .reference import mla_reference

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import torch
 
-from ..runtime.arguments import check_number
+from ..runtime.arguments import check_number, learns
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 INTEGERS = (torch.int32, torch.int64)
@@ -102,11 +102,6 @@ def check_arguments(
     if q.device.type == "cpu" and not torch.compiler.is_compiling():
         _check_values(sizes, rows, lengths, left_padding, block_table)
     return sizes
-
-
-def learns(*tensors):
-    """Whether a call with these tensors, some of which may be None, needs gradients."""
-    return torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
 
 
 def _check_fp8(q, latent, scales):

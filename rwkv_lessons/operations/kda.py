@@ -54,8 +54,8 @@ KDA_BACKWARD = replace(
     timed=BOTH,
     work=least_kda_with_gradients,
     # dβ is of the sum of k's and b's gradients, each rounded to bfloat16, which nearly cancel: wy
-    # has 0.9 to 1.9e-2 with 1 to 8 heads of up to 4,096 tokens, and the kernels, in the simulator,
-    # 1.2 times that. dg is off by up to 2⁻⁸ |g| because g is rounded: 2e-2 if all g are near -5.
+    # has 0.9 to 1.9e-2 with 1 to 8 heads of up to 4,096 tokens, and the kernels, in the
+    # interpreter, 1.2 times that.
     slack=3.0,
     records=(RecordPlan("kda-backward-peers", f"kda-backward {BESIDE_FLA}", 360, needs="fla"),),
     peers={"fla chunk": Peer("fla", FLA, "fla_kda_chunk_gradients", "decays bounded by -5")},

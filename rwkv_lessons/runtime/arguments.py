@@ -184,3 +184,8 @@ def check_time_mixing(r, k, v, w, u, s0, dtypes, w_per_token):
         if name in tensors:
             check_shape(name, tensors[name], of_name, shapes[of_name])
     return B, T, H, K, V
+
+
+def learns(*tensors):
+    """Whether a call with these tensors, some of which may be None, needs gradients."""
+    return torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)

@@ -198,7 +198,7 @@ def test_defaults_are_those_of_fla():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_dtypes(dtype):
-    """o and gradients in 16 bits; the gradients of a decay and a rate in float32 are, too."""
+    """o and gradients in 16 bits; a decay and a rate in float32 keep their bits."""
     x = make(dtype=dtype)
     x[3:] = [y.float() for y in x[3:]]
     got = results(called(chunk_kda), x)
@@ -209,13 +209,9 @@ def test_dtypes(dtype):
     near(got, want, limit, NAMES)
 
 
-@pytest.mark.parametrize(
-    "decay, limit",
-    # dg and ds0 are a token's decay times what does not depend on it: off by |g| 2⁻⁸ at most.
-    [(-1.0025e-4, 2**-8), (-1.0039e-3, 2**-8), (-1.0039, 2 * 2**-8), (-4.984, 6 * 2**-8)],
-)
-def test_log_decays_are_rounded_to_bfloat16_at_no_visible_cost(decay, limit):
-    """As far as that goes: each rounded the same way, by almost the most, at 1,024 tokens.
+@pytest.mark.parametrize("decay", [-1.0025e-4, -1.0039e-3, -1.0039, -4.984])
+def test_log_decays_are_rounded_to_bfloat16_at_no_visible_cost(decay):
+    """Each the same way, by almost the most, at 1,024 tokens; not where gradients are asked for.
 
     ‖error‖ / ‖float64‖ of o and the state is 1.6 to 2.8e-3, with float32 1.6 to 2.3e-3.
     """
@@ -223,10 +219,11 @@ def test_log_decays_are_rounded_to_bfloat16_at_no_visible_cost(decay, limit):
     x = [y[:1] for y in x]
     x[3:] = [y.float() for y in x[3:]]
     assert x[3][0, 0, 0, 0].bfloat16() != x[3][0, 0, 0, 0]
-    want = results(called(chunk_kda), [y.double() for y in x])
-    got = results(called(chunk_kda), x)
-    limits = {"": 2 * HALF[torch.bfloat16], "o": 2**-8, "s1": 2**-8, "dg": limit, "ds0": limit}
-    near(got, want, limits | {"dbeta": 2**-5}, NAMES)  # a difference of two that nearly cancel
+    f = called(chunk_kda)
+    want = results(f, [y.double() for y in x])
+    near(f(*x), want[:2], 2**-8, NAMES[:2])
+    limits = {"": 2 * HALF[torch.bfloat16], "o": 2**-8, "s1": 2**-8, "dg": 2**-8, "ds0": 2**-8}
+    near(results(f, x), want, limits | {"dbeta": 2**-5}, NAMES)  # of two that nearly cancel
 
 
 def test_second_gradients_are_those_of_the_definition():

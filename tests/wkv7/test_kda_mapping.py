@@ -98,7 +98,9 @@ def compare(form, x, limit=SINGLE):
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_values_and_gradients_are_those_of_the_formulas(dtype, one_decay, norm):
     rows = 2 * (ELEMENTS // 128) + 3
-    compare(KDAForm(dtype, norm), make(1, rows, 1, 100, dtype, one_decay=one_decay))
+    for learns in (False, True):
+        form = KDAForm(dtype, norm, learns=learns)
+        compare(form, make(1, rows, 1, 100, dtype, one_decay=one_decay))
 
 
 @pytest.mark.parametrize("gate, lower_bound", [("softplus", 0.0), ("sigmoid", -5.0)])
@@ -134,15 +136,18 @@ def test_any_size(shape):
         compare(KDAForm(torch.float32, True, "softplus", 0.0, 1), make_gated(*shape), 2 * SINGLE)
 
 
-def test_w_is_in_bfloat16_among_bfloat16_alone():
-    for dtype, of_g, of_w in (
-        (torch.bfloat16, torch.float32, torch.bfloat16),
-        (torch.bfloat16, torch.float16, torch.bfloat16),
-        (torch.float16, torch.float32, torch.float32),
-        (torch.float32, torch.bfloat16, torch.bfloat16),
+def test_w_is_in_bfloat16_among_bfloat16_alone_and_without_gradients():
+    for dtype, of_g, learns, of_w in (
+        (torch.bfloat16, torch.float32, False, torch.bfloat16),
+        (torch.bfloat16, torch.float16, False, torch.bfloat16),
+        (torch.bfloat16, torch.float32, True, torch.float32),
+        (torch.bfloat16, torch.bfloat16, True, torch.float32),
+        (torch.float16, torch.float32, False, torch.float32),
+        (torch.float32, torch.bfloat16, True, torch.bfloat16),
     ):
         q, k, g, beta = (y.to(DEVICE) for y in make(1, 3, 2, 4, dtype)[:4])
-        r, w, k, b, a = InTriton.apply(q, k, g.to(of_g), beta, None, None, KDAForm(dtype, True))
+        form = KDAForm(dtype, True, learns=learns)
+        r, w, k, b, a = InTriton.apply(q, k, g.to(of_g), beta, None, None, form)
         assert w.dtype == of_w
         assert {y.dtype for y in (r, k, b, a)} == {dtype}
         assert k.data_ptr() == b.data_ptr()

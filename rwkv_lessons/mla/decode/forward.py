@@ -23,12 +23,13 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from ...runtime import devices
+from ...runtime.arguments import learns
 from ...runtime.compile_triton import assembled
 from ...runtime.launch_triton import launch
 from ...runtime.operators import call
 from ...runtime.plain import launches_directly
 from ..absorbed import absorb, absorbed
-from ..arguments import LARGEST_RANK, check_arguments, learns
+from ..arguments import LARGEST_RANK, check_arguments
 from ..cache import attend_plainly
 from . import compact, turns
 from .combine import ROWS, WARPS, combine_hopper_kernel, pieces_in_flight

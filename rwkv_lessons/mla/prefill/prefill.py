@@ -13,6 +13,7 @@ import contextlib
 
 import torch
 
+from ...runtime.arguments import learns
 from ...runtime.operators import call, refuse_second_gradients
 from ...runtime.packages import TRITON
 from ...runtime.precision import outside_autocast, product
@@ -22,7 +23,6 @@ from ..arguments import (
     check_arguments,
     filled_slots,
     gather_cache,
-    learns,
 )
 from ..reference import reference
 
@@ -35,8 +35,7 @@ LARGEST_HEAD_WITH_GRADIENTS = 128  # K and V, with the gradients of a tile in re
 def expand(latent, w_k, w_v):
     """Keys and values of every head, `[B, H, N, K]` and `[B, H, N, V]`, by one matrix product."""
     (H, K, _), V = w_k.shape, w_v.shape[1]
-    learns = torch.is_grad_enabled() and (w_k.requires_grad or w_v.requires_grad)
-    weight = torch.cat([w_k, w_v], 1) if learns else key_value_weight(w_k, w_v)
+    weight = torch.cat([w_k, w_v], 1) if learns(w_k, w_v) else key_value_weight(w_k, w_v)
     kv = product(latent.flatten(0, 1), weight.flatten(0, 1).T)  # [B·N, H·(K + V)]
     kv = kv.view(*latent.shape[:2], H, K + V)
     return kv.transpose(1, 2).split([K, V], -1)

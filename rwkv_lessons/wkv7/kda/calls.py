@@ -21,10 +21,11 @@ def calls(gpu):
 
 
 def training(dtype, decays, of_g=None, **options):
-    form = KDAForm(dtype, **options)
+    form = KDAForm(dtype, **options, learns=True)
     q, k, d = (new(B, T, H, K, dtype=dtype) for _ in range(3))
     g, beta = new(B, T, H, decays, dtype=of_g or dtype), new(B, T, H, dtype=dtype)
     A_log, dt_bias = (new(H), new(H, K)) if form.gate else (None, None)
+    forward(q, k, g, beta, A_log, dt_bias, form._replace(learns=False))
     w = forward(q, k, g, beta, A_log, dt_bias, form)[1]
     d_g, of_gate = torch.empty_like(g), g if form.gate else None
     gradients(q, k, of_gate, beta, A_log, dt_bias, w, d, w, d, d, d, d_g, form)

@@ -21,12 +21,13 @@ class KDAForm(NamedTuple):
     """What is made of the arguments beforehand.
 
     Attributes:
-        dtype: of r, k, b and a. w is in bfloat16 if they are, else as g, or in float32 if gated.
+        dtype: of r, k, b and a; see `dtype_of_w`.
         norm: whether q and k get the length 1.
         gate: "softplus": the log decay is −exp(A_log) · softplus(g + dt_bias). "sigmoid":
             lower_bound · sigmoid(exp(A_log) · (g + dt_bias)). "": it is g.
         lower_bound: of the gate "sigmoid".
         rate: β is `rate` · sigmoid(beta); beta if 0.
+        learns: whether gradients will be asked for.
     """
 
     dtype: torch.dtype
@@ -34,14 +35,19 @@ class KDAForm(NamedTuple):
     gate: str = ""
     lower_bound: float = 0.0
     rate: int = 0
+    learns: bool = False
 
     def dtype_of_w(self, g):
-        """A product of decays exp(W) is off by at most |W| exp(W) 2⁻⁸ ≤ 0.37 · 2⁻⁸ in bfloat16,
-        however many log decays add up to W: less than by rounding the product itself. And among
-        tensors in bfloat16, `wkv7` is faster with such a w.
+        """As g's, and float32 from a gate. Among tensors in bfloat16 it decides wkv7's method.
+
+        w in bfloat16 lets `fused` take the call, in half of the time of `chunked`. A product of
+        decays exp(W) is then off by at most |W| exp(W) 2⁻⁸ ≤ 0.37 · 2⁻⁸, however many log decays
+        add up to W: less than by rounding the product itself. But the gradients of `fused` go token
+        by token through 64 tokens that decay below exp(-60), which those of a layer do: with
+        gradients, w is in float32.
         """
         if self.dtype == torch.bfloat16:
-            return self.dtype
+            return sum_dtype(g.dtype) if self.learns else self.dtype
         return sum_dtype(g.dtype) if self.gate else g.dtype
 
 
