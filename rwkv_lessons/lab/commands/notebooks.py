@@ -160,6 +160,7 @@ def execute(lesson: Path) -> bool:
 
 async def _cancellable(client, env):
     """Runs a client's notebook; cancelled, ends the kernel at once, whatever nbclient raises."""
+    manager = client.create_kernel_manager()
     execution = asyncio.ensure_future(client.async_execute(env=env))
     try:
         await asyncio.shield(execution)
@@ -167,6 +168,9 @@ async def _cancellable(client, env):
         client.shutdown_kernel = "immediate"  # else it finishes its cell, and complains
         execution.cancel()
         await asyncio.gather(execution, return_exceptions=True)
+        if manager.has_kernel:  # it was starting, when nbclient does not end it
+            await manager.shutdown_kernel(now=True)
+        client.km = manager  # nbclient may look at it once more when Python ends
         raise
 
 
