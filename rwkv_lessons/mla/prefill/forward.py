@@ -15,6 +15,7 @@ import triton.language as tl
 
 from ...runtime import devices
 from ...runtime.compile_triton import assembled
+from ...runtime.packages import refuse_wrong_triton
 from .tiles import (
     LOG2E,
     AttendSizes,
@@ -145,6 +146,8 @@ def attend(q, q_rope, k, k_rope, v, w_v, scale, lengths=None, left_padding=None,
     if B * M == 0:
         return o, lse
     absorbed = w_v is not None
+    if not absorbed and K <= 64 and q.element_size() == 2:
+        refuse_wrong_triton("mla_prefill of keys of up to 64 in 16 bits", triton.__version__)
     gpu = devices.gpu_of(q.device)
     tiles = tiles or choose_tiles(q.dtype, K, V, absorbed, lengths is not None, gpu)
     BM, BN, BV = tiles.BM, tiles.BN, tiles.BV

@@ -12,6 +12,7 @@ import triton
 from ...runtime import devices
 from ...runtime.compile_triton import compile_together
 from ...runtime.launch_triton import launch
+from ...runtime.packages import refuse_wrong_triton
 from ...sequences.arguments import sequences_in
 from ...sequences.spans import span_bounds
 from .gradients import wkv7_chunk_gradients_kernel
@@ -42,6 +43,10 @@ def gradients(r, w, k, v, a, b, s0, cu_seqlens, saved, across, do, ds1, scale, d
     *tensors, do = (x.contiguous() for x in (r, w, k, v, a, b, do))
     cu_seqlens = None if cu_seqlens is None else cu_seqlens.contiguous()
     (_, T, H, K), V, S = r.shape, v.shape[3], sequences_in(r, cu_seqlens)
+    if K > 128 and r.dtype == torch.float32:
+        refuse_wrong_triton(
+            "gradients of wkv7 in float32 with more than 128 keys", triton.__version__
+        )
     C, chunks = chunk_of(r), chunk_count(r, cu_seqlens)
     bounds = span_bounds(cu_seqlens, T, C)
     of = Kept(saved, chunks, H, K, V, C, True)
