@@ -71,9 +71,9 @@ def _line(file, row):
 
 
 def renewed(name, gpu=GPU, folder=None):
-    """If `gpu`'s record has older kernels, another GPU's with today's; None if there is none."""
+    """Where `gpu` has no record, or one with older kernels: another GPU's with today's, or None."""
     measured = recorded(name, gpu, folder)
-    if not measured or not any(row.stale for row in measured.rows):
+    if measured and not any(row.stale for row in measured.rows):
         return None
     for file in sorted((folder or RECORDS).glob(f"*/{name}.json")):
         other = load(file)

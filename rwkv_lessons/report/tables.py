@@ -55,13 +55,11 @@ def _block(name):
 
     def of(write):
         def block(folder):
-            measured = recorded(name, GPU, folder)
-            if not measured:
-                return unrecorded(name)
-            text, other = write(measured), renewed(name, GPU, folder)
+            measured, other = recorded(name, GPU, folder), renewed(name, GPU, folder)
+            parts = [write(measured) if measured else unrecorded(name)]
             if other:
-                text += f"\n\n{_today(other)}\n\n{write(other)}"
-            return text
+                parts = [*parts[: bool(measured)], _today(other), write(other)]
+            return "\n\n".join(parts)
 
         return block
 
@@ -401,7 +399,7 @@ def headline_block(folder):
         sources.setdefault(origin.gpu, set()).add(origin.date)
     if not rows:
         return unrecorded(lines[0].record)
-    head = ["operation", "shape", "this library, ms", "alternative, ms", "alternative", "speed-up"]
+    head = ["operation", "shape", "ours, ms", "alternative, ms", "alternative", "speed-up"]
     caption = (
         "bfloat16 unless stated otherwise. Shapes are B, T, H, N; for latent attention"
         " B, N, H, R, P, V; for time-x B, C, T; for the model B, T, layers, width. Both times of a"
