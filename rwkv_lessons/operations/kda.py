@@ -45,14 +45,6 @@ KDA = Operation(
     peers={"fla chunk": Peer("fla", FLA, "fla_kda_chunk", "decays bounded by -5")},
     calls="rwkv_lessons.wkv7.kda.calls:calls",
     verified_as={"chunk_kda": "wkv7"},
-    headline=Headline(
-        "Kimi's delta attention forward",
-        "kda-peers",
-        "chunk_kda",
-        "fla chunk",
-        "FLA, chunked",
-        SHAPE,
-    ),
 )
 
 KDA_BACKWARD = replace(
@@ -67,9 +59,12 @@ KDA_BACKWARD = replace(
     slack=3.0,
     records=(RecordPlan("kda-backward-peers", f"kda-backward {BESIDE_FLA}", 360, needs="fla"),),
     peers={"fla chunk": Peer("fla", FLA, "fla_kda_chunk_gradients", "decays bounded by -5")},
-    headline=replace(
-        KDA.headline,
-        says="Kimi's delta attention forward and backward",
-        record="kda-backward-peers",
+    headline=Headline(
+        "KDA forward and backward",
+        "kda-backward-peers",
+        "chunk_kda",
+        "fla chunk",
+        "FLA, chunked",
+        SHAPE,
     ),
 )

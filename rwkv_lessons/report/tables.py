@@ -392,14 +392,14 @@ def headline_block(folder):
         old = OLDER * any(row.stale for row in both)
         ours, theirs = (row.median_ms for row in both)
         ratio = theirs / ours  # below 2, a tenth would be 5 % and more
-        cells = (f"{ours:.3f}", f"{theirs:.3f}", line.whose, f"{ratio:.{1 + (ratio < 2)}f}×")
+        cells = (f"{ours:.3f}", line.whose, f"{theirs:.3f}", f"{ratio:.{1 + (ratio < 2)}f}×")
         origin = measured.provenance
         on = "" if origin.gpu == GPU else f" ({origin.gpu.split()[1]})"
         rows.append([f"{line.says}{on}{old}", ", ".join(map(str, line.shape)), *cells])
         sources.setdefault(origin.gpu, set()).add(origin.date)
     if not rows:
         return unrecorded(lines[0].record)
-    head = ["operation", "shape", "ours, ms", "alternative, ms", "alternative", "speed-up"]
+    head = ["operation", "shape", "ours, ms", "alternative", "its ms", "speed-up"]
     caption = (
         "bfloat16 unless stated otherwise. Shapes are B, T, H, N; for latent attention"
         " B, N, H, R, P, V; for time-x B, C, T; for the model B, T, layers, width. Both times of a"
