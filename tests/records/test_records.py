@@ -355,6 +355,7 @@ def test_stale_rows_come_with_their_command(tmp_path):
     assert stale_rows(tmp_path / "records") == []  # one GPU is enough
     assert renewed("try", NOWHERE.gpu, tmp_path / "records") == there
     assert renewed("try", "Other GPU", tmp_path / "records") is None
+    assert renewed("try", "A third GPU", tmp_path / "records") == there  # which has no record
 
 
 def test_a_table_says_what_has_changed_since(tmp_path):
