@@ -175,6 +175,8 @@ def _more():
     for owner in (tl, tl.core):
         for name in ("reduce", "associative_scan"):
             yield owner, name, _widened(getattr(owner, name))
+    own = interpreter.ReduceOps.generic_reduce
+    yield interpreter.ReduceOps, "generic_reduce", lambda self, input: _folded(self, input, own)
     extra = sys.modules.get(CUDA.rpartition(".")[0])
     for name in ("gdc_wait", "gdc_launch_dependents"):  # launches follow each other here anyway
         if hasattr(extra, name):
@@ -206,6 +208,48 @@ def _widened(own):
         return results[0] if single else tuple(results)
 
     return reduce
+
+
+def _folded(reduction, input, own):
+    """A reduction by a kernel's own function, which is called once for each element of the axis.
+
+    Triton calls it for each number of the tensor: seconds for what a kernel does in every token. It
+    is left to do so if the function asks whether a number is true.
+    """
+    import triton.language as tl
+
+    class Asked(Exception):
+        pass
+
+    def refuse(x):
+        raise Asked
+
+    tensors, axis = reduction.unravel(input, reduction.axis)
+
+    def at(n):
+        slices = (np.take(x.handle.data, n, axis) for x in tensors)
+        return tuple(reduction.to_tensor(y, x.dtype) for x, y in zip(tensors, slices, strict=True))
+
+    truth, tl.tensor.__bool__ = tl.tensor.__bool__, refuse
+    try:
+        sums = at(0)
+        for n in range(1, tensors[0].handle.data.shape[axis]):
+            sums = reduction.combine_fn.fn(*sums, *at(n))
+            sums = sums if isinstance(sums, tuple) else (sums,)
+    except Asked:
+        sums = ()
+    finally:
+        tl.tensor.__bool__ = truth
+    if not sums or not all(isinstance(x, tl.tensor) for x in sums):
+        return own(reduction, input)
+    results = [x.handle.data for x in sums]
+    if reduction.keep_dims:
+        sizes = enumerate(input[0].handle.data.shape)
+        shape = [1 if reduction.axis in (None, n) else size for n, size in sizes]
+        results = [x.reshape(shape) for x in results]
+    elif tensors[0].handle.data.ndim == 1:
+        results = [x.item() for x in results]
+    return [reduction.to_tensor(y, x.dtype) for x, y in zip(tensors, results, strict=True)]
 
 
 def _method(called):

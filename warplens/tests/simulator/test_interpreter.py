@@ -14,6 +14,7 @@ from warplens.triton.run import run, trace
 
 triton = pytest.importorskip("triton")
 import triton.language as tl  # noqa: E402
+from triton.runtime import interpreter  # noqa: E402
 
 ROOT = Path(__file__).parents[1]
 SCALE = tl.constexpr(3.0)
@@ -270,6 +271,60 @@ def test_masked_lanes_of_a_load_hold_nan_unless_it_says_what():
     memory = run(without_other, 1, x, y, 4, 8)
     assert y[:4].equal(x) and y[4:].isnan().all() and "tl.load(x + o" in str(memory.undefined)
     assert not memory.regions[1].never_written().any()
+
+
+@triton.jit
+def multiplied(a, b):
+    return a * b
+
+
+@triton.jit
+def later_if_larger(a, i, b, j):
+    return tl.where(b > a, b, a), tl.where(b > a, j, i)
+
+
+@triton.jit
+def larger_by_branch(a, b):
+    if b > a:
+        a = b
+    return a
+
+
+@triton.jit
+def reduces(x, y):
+    """Three products, the place of the largest of each row, and the largest of each column."""
+    o_r, o_c = tl.arange(0, 4), tl.arange(0, 8)
+    b_x = tl.load(x + o_r[:, None] * 8 + o_c[None, :])
+    tl.store(y + o_c, tl.reduce(b_x, 0, multiplied))
+    tl.store(y + 8 + o_r[:, None] + o_c[None, :] * 0, tl.reduce(b_x, 1, multiplied, keep_dims=True))
+    tl.store(y + 12, tl.reduce(b_x, None, multiplied))
+    places = tl.broadcast_to(o_c[None, :], [4, 8])
+    _, b_n = tl.reduce((b_x, places), 1, later_if_larger)
+    tl.store(y + 13 + o_r, b_n.to(tl.float32))
+    tl.store(y + 17 + o_c, tl.reduce(b_x, 0, larger_by_branch))
+    tl.store(y + 25, tl.reduce(tl.load(x + o_c), 0, multiplied))
+
+
+def test_reductions_by_a_function_of_ones_own():
+    x, y = 1 + torch.rand(4, 8), filled(26)
+    run(reduces, 1, x, y)
+    want = [x.prod(0), x.prod(1), x.prod().view(1), x.argmax(1).float()]
+    want = torch.cat([*want, x.amax(0), x[0].prod().view(1)])
+    torch.testing.assert_close(y, want)
+
+
+@triton.jit
+def reduces_rows(x, y):
+    o_r, o_c = tl.arange(0, 4), tl.arange(0, 8)
+    tl.store(y + o_r, tl.reduce(tl.load(x + o_r[:, None] * 8 + o_c[None, :]), 1, multiplied))
+
+
+def test_ones_own_function_is_not_called_for_each_number(monkeypatch):
+    """As Triton's interpreter calls it: in every token, that would outlast a check."""
+    monkeypatch.setattr(interpreter.ReduceOps, "generic_reduce", None)
+    x, y = 1 + torch.rand(4, 8), filled(4)
+    run(reduces_rows, 1, x, y)
+    torch.testing.assert_close(y, x.prod(1))
 
 
 @triton.jit
