@@ -60,7 +60,8 @@ def chunk_kda(
         v: value, `[B, T, HV, V]`, HV a multiple of H: value heads share a query and a key.
         g: log decay, `[B, T, HV, K]`, at most 0 and as low as -inf; see use_gate_in_kernel. If q, k
             and v are in bfloat16 and no gradients are needed, it is rounded to bfloat16, which
-            changes a product of decays by at most 0.37 · 2⁻⁸: docs/kda.md.
+            changes a product of decays by at most 0.37 · 2⁻⁸. With gradients it is not, and kernels
+            are slower: docs/kda.md.
         beta: rate, `[B, T, HV]`, from 0 to 1, or to 2: with |k| = 1 states then stay bounded.
         scale: q is multiplied by it; K ** -0.5 if None.
         initial_state: before the first token, `[B, HV, K, V]` (keys × values), `[S, HV, K, V]` with
@@ -97,8 +98,12 @@ def chunk_kda(
     form = _form(
         q, k, v, use_qk_l2norm_in_kernel, use_beta_sigmoid_in_kernel, allow_neg_eigval
     )  # fmt: skip
+    if cu_seqlens_cpu is not None and cu_seqlens is None:
+        raise ValueError("cu_seqlens_cpu needs cu_seqlens, the same numbers on q's device")
     parameters = None, None
-    if use_gate_in_kernel:
+    if not use_gate_in_kernel:
+        _need_gate(A_log, dt_bias)
+    else:
         form = form._replace(**_kda_gate(A_log, lower_bound, safe_gate))
         parameters = _parameters(g, A_log, dt_bias)
     x = (q, k, g, beta, *parameters, form), v
@@ -260,7 +265,9 @@ def fused_recurrent_gated_delta_rule(
     per_token = {"g": (g, "B, T, HV", q.shape[:3]), "gk": (gk, "B, T, HV, K", q.shape)}
     per_token = {name: x for name, x in per_token.items() if x[0] is not None}
     _like_tokens(q, **per_token, beta=(beta, "B, T, HV", q.shape[:3]))
-    if use_gate_in_kernel:
+    if not use_gate_in_kernel:
+        _need_gate(A_log, dt_bias)
+    else:
         if g is None:
             raise ValueError("g is None: use_gate_in_kernel needs what the decay is made of")
         _need_A_log(A_log)
@@ -405,6 +412,11 @@ def _kda_gate(A_log, lower_bound, safe_gate):
     if lower_bound >= 0:
         raise ValueError(f"lower_bound must be below 0, got {lower_bound!r}")
     return {"gate": "sigmoid", "lower_bound": float(lower_bound)}
+
+
+def _need_gate(A_log, dt_bias):
+    if A_log is not None or dt_bias is not None:
+        raise ValueError("A_log and dt_bias need use_gate_in_kernel: without it g is the decay")
 
 
 def _need_A_log(A_log):

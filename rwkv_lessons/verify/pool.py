@@ -37,7 +37,11 @@ def context_of():
     context = multiprocessing.get_context("forkserver" if hasattr(os, "fork") else "spawn")
     if context.get_start_method() == "forkserver":
         context.set_forkserver_preload(IMPORTED)
-        multiprocessing.forkserver.ensure_running()
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # the server imports for seconds
+        try:
+            multiprocessing.forkserver.ensure_running()
+        finally:
+            signal.signal(signal.SIGINT, before)
     return context
 
 
