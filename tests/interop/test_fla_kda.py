@@ -226,6 +226,16 @@ def test_log_decays_are_rounded_to_bfloat16_at_no_visible_cost(decay):
     near(results(f, x), want, limits | {"dbeta": 2**-5}, NAMES)  # of two that nearly cancel
 
 
+def test_what_would_have_no_effect_is_refused():
+    x, size = make(T=3, H=1, HV=1, K=4, V=2)[:5], torch.zeros(1)
+    with pytest.raises(ValueError, match="A_log and dt_bias need use_gate_in_kernel"):
+        chunk_kda(*x, A_log=size)
+    with pytest.raises(ValueError, match="A_log and dt_bias need use_gate_in_kernel"):
+        chunk_gated_delta_rule(*x[:3], x[3][..., 0], x[4], dt_bias=size)
+    with pytest.raises(ValueError, match="cu_seqlens_cpu needs cu_seqlens"):
+        chunk_kda(*x, cu_seqlens_cpu=torch.tensor([0, 3]))
+
+
 def test_second_gradients_are_those_of_the_definition():
     x = make(T=3, H=1, HV=1, K=3, V=2)
     f = called(chunk_kda)
