@@ -95,9 +95,7 @@ def chunk_kda(
     state_v_first = _of_kwargs(KDA_CHUNKS, kwargs, state_v_first)
     q, k = _of_heads(q, k, v)
     _like_tokens(q, g=(g, "B, T, HV, K", q.shape), beta=(beta, "B, T, HV", q.shape[:3]))
-    form = _form(
-        q, k, v, use_qk_l2norm_in_kernel, use_beta_sigmoid_in_kernel, allow_neg_eigval
-    )  # fmt: skip
+    form = _form(q, k, v, use_qk_l2norm_in_kernel, use_beta_sigmoid_in_kernel, allow_neg_eigval)
     if cu_seqlens_cpu is not None and cu_seqlens is None:
         raise ValueError("cu_seqlens_cpu needs cu_seqlens, the same numbers on q's device")
     parameters = None, None
@@ -106,8 +104,9 @@ def chunk_kda(
     else:
         form = form._replace(**_kda_gate(A_log, lower_bound, safe_gate))
         parameters = _parameters(g, A_log, dt_bias)
-    x = (q, k, g, beta, *parameters, form), v
-    return _by_wkv7(*x, scale, initial_state, output_final_state, state_v_first, cu_seqlens)
+    tensors = q, k, g, beta, *parameters
+    state = initial_state, output_final_state, state_v_first
+    return _by_wkv7(tensors, form, v, scale, *state, cu_seqlens)
 
 
 def fused_recurrent_kda(
@@ -277,36 +276,32 @@ def fused_recurrent_gated_delta_rule(
         g = -A_log.to(g.dtype).exp() * F.softplus(x)
     decays = [x for x in (None if g is None else g[..., None], gk) if x is not None]
     w = sum(decays) if decays else q.new_zeros(q.shape[:3] + (1,))
-    form = _form(
-        q, k, v, use_qk_l2norm_in_kernel, use_beta_sigmoid_in_kernel, allow_neg_eigval
-    )  # fmt: skip
-    x = (q, k, w, beta, None, None, form), v
-    return _by_wkv7(*x, scale, initial_state, output_final_state, state_v_first, cu_seqlens)
+    form = _form(q, k, v, use_qk_l2norm_in_kernel, use_beta_sigmoid_in_kernel, allow_neg_eigval)
+    tensors = q, k, w, beta, None, None
+    state = initial_state, output_final_state, state_v_first
+    return _by_wkv7(tensors, form, v, scale, *state, cu_seqlens)
 
 
-def _as_rwkv7(*arguments):
+def _as_rwkv7(tensors, form):
     """r, w, k, b and a of `wkv7`: see wkv7/kda/formulas.py."""
-    *tensors, form = arguments
     q = tensors[0]
     if not TRITON or not q.is_cuda or q.shape[-1] > LARGEST:
-        return in_torch(*arguments)
+        return in_torch(*tensors, form)
     if form.dtype == torch.float64 or holds_float64(*tensors) or not launches_directly(*tensors):
-        return in_torch(*arguments)  # of which torch.compile makes kernels itself
+        return in_torch(*tensors, form)  # of which torch.compile makes kernels itself
     from ..wkv7.kda.kernels import InTriton
 
-    r, *others = InTriton.apply(*arguments)
+    r, *others = InTriton.apply(*tensors, form)
     return q.to(form.dtype) if r is None else r, *others
 
 
-def _by_wkv7(
-    arguments, v, scale, initial_state, output_final_state, state_v_first, cu_seqlens
-):  # fmt: skip
+def _by_wkv7(tensors, form, v, scale, initial_state, output_final_state, state_v_first, cu_seqlens):
     """The results of a call.
 
     Args:
-        arguments: as of wkv7/kda/formulas.py, q and k of all value heads.
+        tensors, form: as of wkv7/kda/formulas.py, q and k of all value heads.
     """
-    q = arguments[0]
+    q = tensors[0]
     letter, n = "B", q.shape[0]
     if cu_seqlens is not None:
         with arguments_called(r="q"):
@@ -317,9 +312,8 @@ def _by_wkv7(
         expected = (n, q.shape[2], *((V, K) if state_v_first else (K, V)))
         check_shape("initial_state", initial_state, f"{letter}, HV, {letters}", expected)
         initial_state = turned(initial_state) if state_v_first else initial_state
-    *tensors, form = arguments
     form = form._replace(learns=learns(*tensors, v, initial_state))
-    r, w, k, b, a = _as_rwkv7(*tensors, form)
+    r, w, k, b, a = _as_rwkv7(tensors, form)
     o, s1 = wkv7(
         r,
         w,

@@ -211,7 +211,7 @@ def test_dtypes(dtype):
 
 @pytest.mark.parametrize("decay", [-1.0025e-4, -1.0039e-3, -1.0039, -4.984])
 def test_log_decays_are_rounded_to_bfloat16_at_no_visible_cost(decay):
-    """Each the same way, by almost the most, at 1,024 tokens; not where gradients are asked for.
+    """Each the same way, by almost the most, at 1,024 tokens; not if the call needs gradients.
 
     ‖error‖ / ‖float64‖ of o and the state is 1.6 to 2.8e-3, with float32 1.6 to 2.3e-3.
     """

@@ -27,7 +27,7 @@ class KDAForm(NamedTuple):
             lower_bound · sigmoid(exp(A_log) · (g + dt_bias)). "": it is g.
         lower_bound: of the gate "sigmoid".
         rate: β is `rate` · sigmoid(beta); beta if 0.
-        learns: whether gradients will be asked for.
+        learns: whether the call needs gradients.
     """
 
     dtype: torch.dtype
