@@ -70,6 +70,11 @@ def _line(file, row):
     return file.stem, row.method, row.shape, row.dtype
 
 
+def newest(name, gpu=GPU, folder=None):
+    """The record of `gpu`, or another GPU's if only that has today's kernels; None without any."""
+    return renewed(name, gpu, folder) or recorded(name, gpu, folder)
+
+
 def renewed(name, gpu=GPU, folder=None):
     """Where `gpu` has no record, or one with older kernels: another GPU's with today's, or None."""
     measured = recorded(name, gpu, folder)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from rwkv_lessons.operations.entries import TABLE_SHAPE
 from rwkv_lessons.operations.mla import DEEPSEEK_SHAPE
-from rwkv_lessons.records.lookup import GPU, recorded, renewed
+from rwkv_lessons.records.lookup import newest
 from warplens.pictures import style
 
 
@@ -19,13 +19,9 @@ class Chart:
     ours: int = 1  # how many
     dtype: str = "bfloat16"
 
-    def measured(self, folder):
-        """The record, of another GPU if only that one has today's kernels; or None."""
-        return renewed(self.record, GPU, folder) or recorded(self.record, GPU, folder)
-
     def rows(self, folder):
         """(label, ms) of the methods that have a time; none where nobody recorded it."""
-        measured = self.measured(folder)
+        measured = newest(self.record, folder=folder)
         times = {
             row.method: row.median_ms
             for row in (measured.rows if measured else ())
@@ -102,7 +98,7 @@ def figure(charts, folder=None):
         ax.barh(labels, times, color=colours, height=0.62)
         for n, ms in enumerate(times):
             ax.annotate(f"{ms:.3g}", (ms, n), (4, 0), textcoords="offset points", va="center")
-        gpu = chart.measured(folder).provenance.gpu.split()[1]
+        gpu = newest(chart.record, folder=folder).provenance.gpu.split()[1]
         ax.set(title=f"{chart.title}, {gpu}, ms", xlim=(0, 1.18 * max(times)))
         ax.invert_yaxis()
         ax.xaxis.set_visible(False)

@@ -16,7 +16,7 @@ from rwkv_lessons.lab.pictures import ladder
 from rwkv_lessons.operations import LADDERS, OPERATIONS, operation_of
 from rwkv_lessons.operations.entries import ROOT
 from rwkv_lessons.operations.work import MOST_DRAFTS, served_lengths
-from rwkv_lessons.records.lookup import GPU, record, recorded, renewed
+from rwkv_lessons.records.lookup import GPU, newest, record, recorded, renewed
 from rwkv_lessons.records.traces import load_traces
 from rwkv_lessons.report import published
 from rwkv_lessons.report.address import PLACEHOLDER, address
@@ -385,7 +385,7 @@ def headline_block(folder):
     rows, sources = [], {}
     lines = [operation.headline for operation in OPERATIONS.values() if operation.headline]
     for line in lines:
-        measured = renewed(line.record, GPU, folder) or recorded(line.record, GPU, folder)
+        measured = newest(line.record, folder=folder)
         if not measured:
             continue  # the others are shown
         both = [measured.row(x, line.shape, line.dtype) for x in (line.ours, line.theirs)]
