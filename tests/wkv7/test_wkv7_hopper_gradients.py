@@ -16,7 +16,7 @@ if not TRITON:
 
 from rwkv_lessons.sequences.spans import count_spans
 from rwkv_lessons.wkv7.chunked.hopper import gradients as hopper
-from rwkv_lessons.wkv7.chunked.hopper.maps import FITS
+from rwkv_lessons.wkv7.chunked.hopper.products import FITS_TWICE
 from warplens.gluon import GluonFault
 
 # A rounding to bfloat16 is 1.66e-3. A gradient has one of itself; its terms have one each of their
@@ -115,8 +115,20 @@ def test_decays_of_none_strong_and_total(w):
 
 @pytest.mark.parametrize("share", [0.98, 1.02])
 def test_decays_at_the_bound_of_products(share, launched):
-    right(bfloat16(64, -share * FITS.value / 64))
+    right(bfloat16(64, -share * FITS_TWICE.value / 64))
     assert launched.strong == [[int(share > 1)]]
+
+
+@pytest.mark.parametrize("where", ["one key", "the start", "the end"])
+def test_decays_are_split_at_their_middle(where, launched):
+    """Where the first and the last tokens have factors of e^±55 or more in such a key."""
+    x = bfloat16(64, -0.1)
+    if where == "one key":
+        x[1][..., 5] = -1.8
+    else:
+        x[1][:, slice(0, 8) if where == "the start" else slice(56, 64)] = -14
+    right(x)
+    assert launched.strong == [[0]]
 
 
 def test_strong_tiles_among_others(launched):

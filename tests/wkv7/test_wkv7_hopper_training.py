@@ -50,7 +50,7 @@ def trained(x, cu_seqlens=None, scale=1.0, decay="log", of_o=True, of_s1=True):
     return [o, s1, *found]
 
 
-@pytest.mark.parametrize("w", [-0.1, -math.inf])
+@pytest.mark.parametrize("w", [-0.1, -1.5, -math.inf])
 def test_values_and_gradients_are_those_of_the_recurrence(w):
     x = make(1, 130, 1, 64, 64, w, torch.bfloat16)
     near(trained(x), in_float64(x), LIMIT)

@@ -114,6 +114,40 @@ def test_gradients_of_packed_sequences_with_a_strong_tile(launched):
     assert strong.calls[0][-1].tolist() == [0, 0, 0, 1]
 
 
+def strong_decays(name):
+    """Inputs of a tile or two that decay by more than e^-60 in some key, and their marks."""
+    x = bfloat16(70 if name == "all" else 64, -1.5 if name == "all" else -0.1)
+    w, last = x[1], 0
+    if name == "one key":
+        w[..., 5] = -1.8
+    elif name == "at the start":
+        w[:, :8] = -14
+    elif name == "at the end":
+        w[:, 56:] = -14
+    elif name in ("just fit", "do not fit"):
+        w[:] = (-0.98 if name == "just fit" else -1.02) * gradients.FITS_TWICE.value / 64
+        last = int(name == "do not fit")
+    return x, [0, 0] if name == "all" else [last]
+
+
+@pytest.mark.parametrize(
+    "name", ["all", "one key", "at the start", "at the end", "just fit", "do not fit"]
+)
+def test_decays_are_split_at_their_middle(name, launched):
+    x, marks = strong_decays(name)
+    gradients_right(x)
+    *_, strong = launched
+    assert strong.calls[0][-1].tolist() == marks
+
+
+def test_raw_decays_are_split_at_their_middle(launched):
+    x = bfloat16(65, 0.0)
+    x[1] = (0.3 * torch.randn(x[1].shape, generator=torch.Generator().manual_seed(3))).bfloat16()
+    gradients_right(x, scale=0.3, decay="raw")
+    *_, strong = launched
+    assert strong.calls[0][-1].tolist() == [0, 0]
+
+
 @pytest.mark.parametrize("reverse", [False, True])
 def test_any_role_may_run_first(reverse, launched, monkeypatch):
     def launch(programs, *args):

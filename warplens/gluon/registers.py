@@ -176,14 +176,18 @@ def ptx_pair(dtype):
     return lambda high, low: ptx_rounded(high, dtype) << 16 | ptx_rounded(low, dtype)
 
 
-def ptx_max(x, y):
-    """The larger of two bfloat16 in either half of a register; NaN if one is."""
-    halves = [
-        torch.maximum(*((z >> n).to(torch.int16).view(torch.bfloat16) for z in (x, y)))
-        for n in (0, 16)
-    ]
-    low, high = (z.view(torch.int16).long() & 65535 for z in halves)
-    return high << 16 | low
+def ptx_of_bfloat16(operation):
+    """`operation` of two bfloat16 in either half of a register."""
+
+    def f(x, y):
+        halves = [
+            operation(*((z >> n).to(torch.int16).view(torch.bfloat16) for z in (x, y)))
+            for n in (0, 16)
+        ]
+        low, high = (z.view(torch.int16).long() & 65535 for z in halves)
+        return high << 16 | low
+
+    return f
 
 
 def ptx_permuted(x, y, order):
@@ -234,7 +238,8 @@ PTX = {
     "cvt.rn.f16x2.e4m3x2": ptx_halves,
     "cvt.rn.bf16x2.f32": ptx_pair(torch.bfloat16),
     "cvt.rn.f16x2.f32": ptx_pair(torch.float16),
-    "max.NaN.bf16x2": ptx_max,
+    "max.NaN.bf16x2": ptx_of_bfloat16(torch.maximum),
+    "mul.rn.bf16x2": ptx_of_bfloat16(torch.mul),
     "add.s32": lambda x, y: x + y & 0xFFFFFFFF,
     "max.s32": lambda x, y: torch.maximum(signed(x), signed(y)) & 0xFFFFFFFF,
     "sub.f32": ptx_difference,

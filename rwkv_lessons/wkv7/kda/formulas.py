@@ -43,7 +43,7 @@ class KDAForm(NamedTuple):
         w in bfloat16 lets `fused` take the call, in half of the time of `chunked`. A product of
         decays exp(W) is then off by at most |W| exp(W) 2⁻⁸ ≤ 0.37 · 2⁻⁸, however many log decays
         add up to W: less than by rounding the product itself. But the gradients of `fused` go token
-        by token through 64 tokens that decay below exp(-60), which those of a layer do: with
+        by token through 64 tokens that decay below exp(-120), which those of a layer may: with
         gradients, w is in float32.
         """
         if self.dtype == torch.bfloat16:

@@ -2,21 +2,24 @@
 
 A program owns a tile of 64 tokens of a head, all tiles at once. It reads r, w, k, v, a, b and do,
 the state before the tile and the gradient of the one after it, and writes six gradients: 15 S. Of
-the tile as one chunk, with Ã, R̃, B̃, K̃ and the A's of maps.py, d S̃ = decay ⊙ dS and
+the tile as one chunk, with Ã, R̃, B̃, K̃ and the A's of maps.py, but decayed from or to where half of
+a key's decay is past, S̃ = early ⊙ S and dS̃ = late ⊙ dS, where early ⊙ late is the decay,
 
-    y = Ã S + A_ak v       z = T y           dz = B̃ dS̃ + A_rbᵀ do      dy = Tᵀ dz
+    y = Ã S̃ + A_ak v      z = T y           dz = B̃ dS̃ + A_rbᵀ do      dy = Tᵀ dz
     dv = K̃ dS̃ + A_rkᵀ do + A_akᵀ dy
     P_ov, P_oz = do vᵀ, do zᵀ       P_yv, P_yz = dy vᵀ, dy zᵀ     where the A's are not 0
-    dR̃ = do Sᵀ + P_ov K̃ + P_oz B̃             dÃ = dy Sᵀ + P_yv K̃ + P_yz B̃
+    dR̃ = do S̃ᵀ + P_ov K̃ + P_oz B̃             dÃ = dy S̃ᵀ + P_yv K̃ + P_yz B̃
     dK̃ = v dS̃ᵀ + P_ovᵀ R̃ + P_yvᵀ Ã           dB̃ = z dS̃ᵀ + P_ozᵀ R̃ + P_yzᵀ Ã
 
 The log decay of token u is in 2^c of it and all later tokens. So dw sums over these what R̃ ⊙ dR̃,
 of later ones what Ã ⊙ dÃ, and takes away what the second and third terms of dK̃ and dB̃ give for
 tokens from u on. The first terms decay to the tile's end: they count for tokens before u, and so
-does S ⊙ dS̃. What cancels was computed from the same bfloat16 factors.
+does S̃ ⊙ dS̃. What cancels was computed from the same bfloat16 factors.
 
-A tile that decays by more than e^FITS is marked, and computed token by token in a second launch
-(strong.py).
+`early` is a power of two, which S is multiplied by exactly. The factors grow or shrink by half of a
+tile's decay. A tile that decays by more than e^FITS_TWICE is marked, and computed token by token in
+a second launch (strong.py). The A's of pairs that are not read may be infinite: they are replaced
+by 0, and never multiplied by it.
 """
 
 from typing import NamedTuple
@@ -39,21 +42,25 @@ from ...decays import FORMS, OF_CLAMP, RAW
 from .forward import tiles_of
 from .layouts import FLAT, LEFT, LOG2E, STATE, TILE, C, N, barrier, rounded, widened
 from .loads import BYTES
-from .maps import FITS, clear_tail
+from .maps import clear_tail
 from .products import (
+    FITS_TWICE,
     ROWS,
     as_rows,
     chunks_of,
     copy_tile,
     earlier,
     flipped,
+    from_halves,
     gradient_of_w,
+    halves,
     in_two,
     indices,
     inverse_of_chunks,
     later,
     log_decays,
     lower,
+    minus_rows,
     on_diagonal,
     one_barrier,
     plus_in_chunks,
@@ -61,6 +68,7 @@ from .products import (
     sums_and_total,
     sums_of_decays,
     times,
+    times_powers,
     times_rows,
     upper,
     visible,
@@ -124,7 +132,7 @@ def wkv7_tile_gradients_kernel(
         b_before, b_total = sums_and_total(s_w, zero_of(row, 0), FORM.DECAY)
         mild = True
         if FORM.DECAY != OF_CLAMP:
-            fits = gl.where(b_total >= -FITS * LOG2E, 0, 1)  # NaN does not
+            fits = gl.where(b_total >= -FITS_TWICE * LOG2E, 0, 1)  # NaN does not
             mild = gl.max(gl.max(gl.max(fits, 2), 1), 0) == 0
             gl.store(strong + program, gl.where(mild, 0, 1).to(gl.int8))
         for n in gl.static_range(1, 9):
@@ -167,10 +175,12 @@ def scaled(b_x, scale, FORM: gl.constexpr):
 def decay_tile(
     s_r, s_w, s_k, s_a, s_b, s_s, s_ds, b_before, b_total, scale, FORM: gl.constexpr
 ):  # fmt: skip
-    """Ã, R̃, B̃ and K̃ take the places of a, r, b and k, and dS̃ that of dS.
+    """Ã, R̃, B̃ and K̃ take the places of a, r, b and k, S̃ and dS̃ those of S and dS.
 
-    Returns S ⊙ dS̃, and Ã as a left factor.
+    Returns S̃ ⊙ dS̃, Ã as a left factor, and log2 of `early`, in a half of its rows.
     """
+    b_early = gl.floor(0.5 * b_total)
+    b_before = minus_rows(b_before, b_early)
     a = rounded(widened(s_a.load(STATE)) * gl.exp2(b_before))
     s_a.store(a)
     b_after = b_before + log_decays(s_w, FORM.DECAY) * LOG2E
@@ -178,16 +188,20 @@ def decay_tile(
     s_b.store(rounded(widened(s_b.load(STATE)) * b_grow))
     s_k.store(rounded(widened(s_k.load(STATE)) * b_grow))
     s_r.store(rounded(widened(s_r.load(STATE)) * scaled(gl.exp2(b_after), scale, FORM)))
-    ds = rounded(times_rows(widened(s_ds.load(STATE)), gl.exp2(b_total)))
+    ds = rounded(times_rows(widened(s_ds.load(STATE)), gl.exp2(b_total - b_early)))
     s_ds.store(ds)
-    b_across = widened(s_s.load(STATE)) * widened(ds)
+    first, second = halves(s_s.load(STATE))
+    powers = rounded(gl.exp2(b_early))
+    s = from_halves(times_powers(first, powers), times_powers(second, powers))
+    s_s.store(s)
+    b_across = widened(s) * widened(ds)
     visible()
-    return b_across, as_rows(a)
+    return b_across, as_rows(a), rounded(b_early)
 
 
 @gluon.jit
 def first_products(a, b_across, s_k, s_a, s_b, s_s):
-    """Ã B̃ᵀ, Ã K̃ᵀ, Ã S; T - I of each chunk; sums over values of S ⊙ dS̃."""
+    """Ã B̃ᵀ, Ã K̃ᵀ, Ã S̃; T - I of each chunk; sums over values of S̃ ⊙ dS̃."""
     zeros = gl.zeros([N, N], gl.float32, STATE)
     b_ab, b_ak = times(a, flipped(s_b), zeros), times(a, flipped(s_k), zeros)
     b_y = times(a, flipped(s_s), zeros)
@@ -275,7 +289,9 @@ def gradients_of_tile(
     """All of a tile whose decays fit. A gradient takes the place of what is not read again."""
     row = place[0]
     zeros = gl.zeros([N, N], gl.float32, STATE)
-    b_across, a = decay_tile(s_r, s_w, s_k, s_a, s_b, s_s, s_ds, b_before, b_total, scale, FORM)
+    b_across, a, early = decay_tile(
+        s_r, s_w, s_k, s_a, s_b, s_s, s_ds, b_before, b_total, scale, FORM
+    )
     b_ab, b_ak, b_y, b_t, b_across = first_products(a, b_across, s_k, s_a, s_b, s_s)
     s_z = gl.allocate_shared_memory(gl.bfloat16, [N, N], TILE)
     s_dy = gl.allocate_shared_memory(gl.bfloat16, [N, N], TILE)
@@ -305,7 +321,7 @@ def gradients_of_tile(
     copy_tile(dv, dv_rows, s_ak, place)
 
     b_da = warpgroup_mma_wait(2, deps=(b_da, dy, yv, yz))[0]
-    b_before = sums_of_decays(s_w, zero_of(row, 7), FORM.DECAY)
+    b_before = minus_rows(sums_of_decays(s_w, zero_of(row, 7), FORM.DECAY), widened(early))
     b_of_a = b_da * widened(s_a.load(STATE))
     s_dy.store(rounded(b_da * gl.exp2(b_before)))
     b_ov, b_oz = warpgroup_mma_wait(0, deps=(b_ov, b_oz))

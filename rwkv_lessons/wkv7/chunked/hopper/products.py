@@ -33,13 +33,15 @@ from .layouts import (
     times_transposed,
     widened,
 )
-from .maps import inverse, log_decay
+from .maps import FITS, inverse, log_decay
 
 ROWS = gl.constexpr(
     gl.DotOperandLayout(0, gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 64, 16]), 2)
 )
 
 
+# Of a tile's log decays, half of which are in a factor: with 2^±87 inputs are bfloat16s.
+FITS_TWICE = gl.constexpr(2 * FITS.value)
 # Two elements of 16 bits, in a register: the mask of both, and 1.0 in bfloat16 and float16.
 ALL, ONE, HALF_ONE = (gl.constexpr(x) for x in ("0xffffffff", "0x3f803f80", "0x3c003c00"))
 
@@ -166,11 +168,31 @@ def halves(b_x):
 
 
 @gluon.jit
+def from_halves(b_first, b_second):
+    return as_tile(gl.permute(gl.join(b_first, b_second), [0, 3, 1, 2]))
+
+
+@gluon.jit
 def times_rows(b_x, b_half):
     """A tile times rows that are all alike, of which b_half has a half."""
     b_first, b_second = halves(b_x)
-    b_both = gl.join(b_first * b_half, b_second * b_half)
-    return as_tile(gl.permute(b_both, [0, 3, 1, 2]))
+    return from_halves(b_first * b_half, b_second * b_half)
+
+
+@gluon.jit
+def minus_rows(b_x, b_half):
+    """A tile minus such rows."""
+    b_first, b_second = halves(b_x)
+    return from_halves(b_first - b_half, b_second - b_half)
+
+
+@gluon.jit
+def times_powers(x, powers):
+    """A bfloat16 tile times powers of two: exactly."""
+    powers = gl.broadcast(powers, x)[0]
+    return gl.inline_asm_elementwise(
+        "mul.rn.bf16x2 $0, $1, $2;", "=r,r,r", [x, powers], gl.bfloat16, is_pure=True, pack=2
+    )
 
 
 @gluon.jit

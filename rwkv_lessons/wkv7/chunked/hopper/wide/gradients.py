@@ -3,17 +3,20 @@
 A program of eight warps owns a tile of 64 tokens of a head, all tiles at once. It reads r, w, k, v,
 a, b and do, z and dy, the state before the tile and the gradient of the one after it: 13 S, and
 writes five gradients, 5 S. dv is written by the sweep back. Of the tile as one chunk, with Ã, R̃, B̃
-and K̃ of ../maps.py and dS̃ = decay ⊙ dS,
+and K̃ of ../maps.py, but decayed from or to where half of a key's decay is past, and both states
+decayed to there, S̃ = early ⊙ S and dS̃ = late ⊙ dS, where early ⊙ late is the decay,
 
     P_ov, P_oz = do vᵀ, do zᵀ       P_yv, P_yz = dy vᵀ, dy zᵀ     of pairs of which the second is
-    dR̃ = do Sᵀ + P_ov K̃ + P_oz B̃             dÃ = dy Sᵀ + P_yv K̃ + P_yz B̃              read by the
+    dR̃ = do S̃ᵀ + P_ov K̃ + P_oz B̃             dÃ = dy S̃ᵀ + P_yv K̃ + P_yz B̃              read by the
     dK̃ = v dS̃ᵀ + P_ovᵀ R̃ + P_yvᵀ Ã           dB̃ = z dS̃ᵀ + P_ozᵀ R̃ + P_yzᵀ Ã                   first
 
 No matrix is inverted. Two groups of eight products each follow one another: all that S, dS̃ and the
 values are in, then what the pairs add. dw is as in ../gradients.py.
 
-A tile that decays by more than e^FITS is marked, and computed token by token in a second launch
-(strong.py).
+`early` is a power of two, which S is multiplied by exactly. Products of two of them are only those
+with P, where a pair that is not read is 0. So the factors alone have to fit, and these grow or
+shrink by half of a tile's decay. A tile that decays by more than e^FITS_TWICE is marked, and
+computed token by token in a second launch (strong.py).
 """
 
 from typing import NamedTuple
@@ -35,8 +38,17 @@ from .....sequences.hopper_tiles import tiles
 from .....sequences.spans import bounds_of_span, span_bounds
 from ....decays import FORMS, OF_CLAMP, RAW
 from ..layouts import FLAT, LOG2E, TILE, N, barrier, rounded, widened
-from ..maps import FITS
-from ..products import fast_log_decay, flipped, gradient_of_w, in_two, times, visible, zero_of
+from ..products import (
+    FITS_TWICE,
+    fast_log_decay,
+    flipped,
+    gradient_of_w,
+    in_two,
+    times,
+    times_powers,
+    visible,
+    zero_of,
+)
 from .strong import MARKS, wkv7_wide_strong_kernel
 from .sweep import WIDE
 
@@ -91,8 +103,8 @@ def store_log_decays(s_w, DECAY: gl.constexpr):
 
 
 @gluon.jit
-def sums_of_decays(s_w, zero, DECAY: gl.constexpr):
-    """log2 of the decays before each token of a tile."""
+def sums_of_decays(s_w, b_early, zero, DECAY: gl.constexpr):
+    """log2 of the decays before each token of a tile, from where b_early of them are past."""
     row, col = indices(N, LEFT)
     b_sum = gl.zeros([N, WIDE], gl.float32, KEYS)
     if DECAY == RAW or DECAY == OF_CLAMP:
@@ -101,7 +113,7 @@ def sums_of_decays(s_w, zero, DECAY: gl.constexpr):
     else:
         earlier = (col < row + zero).to(gl.bfloat16)
         b_sum = times(earlier, s_w, b_sum)
-    return warpgroup_mma_wait(0, deps=(b_sum, earlier))[0] * LOG2E
+    return warpgroup_mma_wait(0, deps=(b_sum, earlier))[0] * LOG2E - b_early[None, :]
 
 
 @gluon.jit
@@ -113,9 +125,9 @@ def lower(b_x, own: gl.constexpr, zero):
 
 
 @gluon.jit
-def decay_tile(s_r, s_w, s_k, s_a, s_b, scale, zero, FORM: gl.constexpr):
+def decay_tile(s_r, s_w, s_k, s_a, s_b, b_early, scale, zero, FORM: gl.constexpr):
     """Ã, R̃, B̃ and K̃ take the places of a, r, b and k."""
-    b_before = sums_of_decays(s_w, zero, FORM.DECAY)
+    b_before = sums_of_decays(s_w, b_early, zero, FORM.DECAY)
     b_after = b_before + log_decays(s_w, FORM.DECAY) * LOG2E
     s_a.store(rounded(widened(s_a.load(KEYS)) * gl.exp2(b_before)))
     b_shrink = gl.exp2(b_after)
@@ -128,14 +140,17 @@ def decay_tile(s_r, s_w, s_k, s_a, s_b, scale, zero, FORM: gl.constexpr):
 
 
 @gluon.jit
-def decay_state(s_s, s_ds, b_total):
-    """dS̃ takes the place of dS. Returns the sum over values of S ⊙ dS̃."""
-    b_decay, b_across = gl.exp2(b_total), gl.zeros([WIDE], gl.float32, gl.SliceLayout(0, KEYS))
+def decay_states(s_s, s_ds, b_early, b_late):
+    """S̃ and dS̃ take the places of S and dS. Returns the sum over values of S̃ ⊙ dS̃."""
+    b_early, b_late = gl.exp2(b_early), gl.exp2(b_late)[None, :]
+    b_across = gl.zeros([WIDE], gl.float32, gl.SliceLayout(0, KEYS))
     for first in gl.static_range(0, WIDE, N):
-        s_x = s_ds.slice(first, N, 0)
-        ds = rounded(widened(s_x.load(KEYS)) * b_decay[None, :])
-        b_across += gl.sum(widened(s_s.slice(first, N, 0).load(KEYS)) * widened(ds), 0)
-        s_x.store(ds)
+        s_x, s_y = s_s.slice(first, N, 0), s_ds.slice(first, N, 0)
+        s = times_powers(s_x.load(KEYS), rounded(b_early)[None, :])
+        ds = rounded(widened(s_y.load(KEYS)) * b_late)
+        b_across += gl.sum(widened(s) * widened(ds), 0)
+        s_x.store(s)
+        s_y.store(ds)
     return b_across
 
 
@@ -154,7 +169,7 @@ def store_tiles(outputs, rows, staged, place):
 
 
 @gluon.jit
-def gradients_of_tile(shared, s_across, outputs, rows, place, scale, FORM: gl.constexpr):
+def gradients_of_tile(shared, s_early, s_across, outputs, rows, place, scale, FORM: gl.constexpr):
     """All of a tile whose decays fit. A gradient takes the place of what is not read again."""
     s_r, s_w, s_k, s_a, s_b, s_v, s_do, s_z, s_dy, s_s, s_ds = shared
     row = place[0]
@@ -183,7 +198,8 @@ def gradients_of_tile(shared, s_across, outputs, rows, place, scale, FORM: gl.co
     b_dk = times(flipped(of_y.index(0)), s_a, times(flipped(of_o.index(0)), s_r, b_dk))
     b_db = times(flipped(of_y.index(1)), s_a, times(flipped(of_o.index(1)), s_r, b_db))
     b_dr, b_da, b_dk, b_db = warpgroup_mma_wait(0, deps=(b_dr, b_da, b_dk, b_db))
-    b_before = sums_of_decays(s_w, zero_of(row, 5), FORM.DECAY)
+    b_early = s_early.load(gl.SliceLayout(0, KEYS))
+    b_before = sums_of_decays(s_w, b_early, zero_of(row, 5), FORM.DECAY)
     barrier()  # S, and what the pairs were multiplied with, is read
     b_of_a = b_da * widened(s_a.load(KEYS))
     s_a.store(rounded(b_da * gl.exp2(b_before)))
@@ -244,6 +260,7 @@ def wkv7_wide_gradients_kernel(
     s_dy = gl.allocate_shared_memory(gl.bfloat16, [WIDE, N], TILE)
     s_s = gl.allocate_shared_memory(gl.bfloat16, [WIDE, WIDE], TILE)
     s_ds = gl.allocate_shared_memory(gl.bfloat16, [WIDE, WIDE], TILE)
+    s_early = gl.allocate_shared_memory(gl.float32, [WIDE], FLAT)
     s_across = gl.allocate_shared_memory(gl.float32, [WIDE], FLAT)
     loaded = gl.allocate_shared_memory(gl.int64, [11, 1], mbarrier.MBarrierLayout())
     for n in gl.static_range(11):
@@ -271,7 +288,10 @@ def wkv7_wide_gradients_kernel(
                 clear_tail(staged[n], count, absent)
             visible()
         store_log_decays(s_w, FORM.DECAY)
-        decay_tile(s_r, s_w, s_k, s_a, s_b, scale, zero_of(row, 0), FORM)
+        b_total = gl.sum(log_decays(s_w, FORM.DECAY), 0) * LOG2E
+        b_early = gl.floor(0.5 * b_total)
+        s_early.store(b_early)
+        decay_tile(s_r, s_w, s_k, s_a, s_b, b_early, scale, zero_of(row, 0), FORM)
         for n in gl.static_range(5, 11):
             mbarrier.wait(loaded.index(n), 0)
         for n in gl.static_range(11):
@@ -279,17 +299,16 @@ def wkv7_wide_gradients_kernel(
         if count < N:
             clear_tail(s_v, count, 0.0)
             clear_tail(s_do, count, 0.0)
-        b_total = gl.sum(log_decays(s_w, FORM.DECAY), 0) * LOG2E
         mild = True
         if FORM.DECAY != OF_CLAMP:
-            fits = gl.where(b_total >= -FITS * LOG2E, 0, 1)  # NaN does not
+            fits = gl.where(b_total >= -FITS_TWICE * LOG2E, 0, 1)  # NaN does not
             mild = gl.max(fits, 0) == 0
             gl.store(strong + program, gl.where(mild, 0, 1).to(gl.int8))
         if mild:
-            s_across.store(decay_state(s_s, s_ds, b_total))
+            s_across.store(decay_states(s_s, s_ds, b_early, b_total - b_early))
             visible()
             gradients_of_tile(
-                (s_r, s_w, s_k, s_a, s_b, s_v, s_do, s_z, s_dy, s_s, s_ds), s_across,
+                (s_r, s_w, s_k, s_a, s_b, s_v, s_do, s_z, s_dy, s_s, s_ds), s_early, s_across,
                 (dr, dk, da, db, dw), (dr_rows, dk_rows, da_rows, db_rows, dw_rows),
                 (row, column, start * (H * WIDE) + column, H * WIDE, count), scale, FORM,
             )  # fmt: skip
