@@ -212,10 +212,13 @@ class Operation:
         return TENSOR_CORES if products else MULTIPLY_ADDS
 
     def sources(self):
-        """What `public` names, as `fingerprint` asks."""
+        """What `public` and `functions` name, as `fingerprint` asks."""
         for name in self.public:
             *inner, name = name.split(".")
             yield "/".join(["rwkv_lessons", self.package, *inner, f"__init__.py::{name}"])
+        for name in self.functions.values():
+            module, _, function = name.partition(":")
+            yield f"{module.replace('.', '/')}.py::{function}"
 
     def check_shape(self, shape):
         """Raises ValueError where a shape is not a positive number for each letter."""

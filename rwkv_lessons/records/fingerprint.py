@@ -113,9 +113,10 @@ def kernel_code():
     """The code of all operations, and of what compiles and launches it, as `fingerprint` asks."""
     sources = {}
     for operation in OPERATIONS.values():
-        if operation.public and operation.timed == FORWARD:  # with gradients it is the same code
+        if operation.timed == FORWARD:  # with gradients it is the same code
             file = f"rwkv_lessons/{operation.package}/__init__.py"
-            tables = [f"{file}::{name}" for name in _module(file).defined if _is_table(file, name)]
+            names = _module(file).defined if operation.public else ()
+            tables = [f"{file}::{name}" for name in names if _is_table(file, name)]
             sources |= dict.fromkeys([*operation.sources(), *tables])
     return tuple(sources)
 

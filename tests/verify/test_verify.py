@@ -432,8 +432,6 @@ def test_without_a_record_the_block_names_the_command(tmp_path):
 def test_kernel_code_is_that_of_all_operations():
     """Every file of an operation is reached from what users call, or from a trial of the bench.
 
-    Kimi's delta attention is called from interop/ only.
-
     Inner __init__.py are empty, and that of `distributed` only names what stands elsewhere.
     """
     operations = [ROOT / "rwkv_lessons" / x.package for x in registered.values()]
@@ -443,8 +441,7 @@ def test_kernel_code_is_that_of_all_operations():
     files -= {name for name in files if name.endswith("/calls.py")}  # for bench/
     trials = (ROOT / "rwkv_lessons/bench/trials").glob("*.py")
     experiments = files_of(*(trial.relative_to(ROOT).as_posix() for trial in trials))
-    kda = files_of("rwkv_lessons/interop/fla_kda.py::chunk_kda")
-    assert files < {*files_of(*kernel_code()), *experiments, *kda}
+    assert files < {*files_of(*kernel_code()), *experiments}
 
 
 def test_anywhere_is_where_torch_is():
