@@ -20,6 +20,9 @@ does not.
 import ast
 import hashlib
 import inspect
+import os
+import re
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -29,7 +32,9 @@ from rwkv_lessons.operations.entries import FORWARD, ROOT
 DEFINITIONS = ast.FunctionDef | ast.ClassDef
 METHOD_TABLE = "method_table"  # the decorator of runtime/methods.py
 ON_GPU = {"jit", "constexpr_function", "intrinsic"}  # decorators of what a GPU runs
+OTHER = re.compile("\0(.*?)::(.*?)\0")  # another definition's place in a text
 _results = {}
+_consulted = set()  # the files that the text being made depends on
 
 
 def fingerprint(*sources, statements=True):
@@ -61,8 +66,9 @@ def fingerprints_of_kernels(*sources):
 def _cached(take, *arguments):
     """take(*arguments) → files, result; the result of before if these files are as they were."""
     before = _results.get((take, arguments))
-    if before and all((ROOT / file).is_file() and _changed(file) == x for file, x in before[0]):
-        return before[1]  # most records ask for the same
+    with suppress(OSError):  # a file has gone
+        if before and all(_changed(file) == x for file, x in before[0]):
+            return before[1]  # most records ask for the same
     files, result = take(*arguments)
     _results[take, arguments] = [(file, _changed(file)) for file in files], result
     return result
@@ -146,7 +152,7 @@ def _last_name(node):
 
 
 def _changed(file):
-    return (ROOT / file).stat().st_mtime_ns
+    return os.stat(os.path.join(ROOT, file)).st_mtime_ns  # a Path takes four times as long
 
 
 def _reached(sources, statements=True):
@@ -169,16 +175,29 @@ def _reached(sources, statements=True):
             queue.append(key)
         return number[key]
 
+    def text_of(*definition):
+        text = _cached(_text_with_places, *definition)
+        return OTHER.sub(lambda match: str(meet((match[1], match[2]))), text)
+
     for key in queue:  # it grows meanwhile
         file, name = key
         if key not in starts and _is_table(file, name):
             continue
-        texts[key] = _Text(file, meet, statements).of(_module(file).defined[name])
+        texts[key] = text_of(file, name, statements)
         if statements and file not in modules:  # what registers with torch stands beside them
             modules.add(file)
-            for n, statement in enumerate(_module(file).statements):
-                texts[file, n] = _Text(file, meet).of(statement)
+            for n in range(len(_module(file).statements)):
+                texts[file, n] = text_of(file, n, True)
     return texts
+
+
+def _text_with_places(file, name, decorators):
+    """Of one definition, or of the statement with this number, a text in which others are named."""
+    _consulted.clear()
+    module = _module(file)
+    node = module.defined[name] if isinstance(name, str) else module.statements[name]
+    text = _Text(file, decorators).of(node)
+    return set(_consulted), text
 
 
 class _Module:
@@ -223,6 +242,7 @@ def _says_nothing(node):
 
 
 def _module(file):
+    _consulted.add(file)
     return _parsed(file, _changed(file))
 
 
@@ -282,11 +302,16 @@ def _imported_module(file, name):
     return _imported_from(file, inner) if node.level or node.module else None
 
 
+def _place(key):
+    """What stands in a text for another definition, until that has a number."""
+    return "\0{}::{}\0".format(*key)
+
+
 class _Text:
     """A definition as text, in which its own names are numbers, and others' are their places."""
 
-    def __init__(self, file, meet, decorators=True):
-        self.file, self.meet, self.own, self.decorators = file, meet, {}, decorators
+    def __init__(self, file, decorators):
+        self.file, self.own, self.decorators = file, {}, decorators
         self.bound, self.imported = frozenset(), {}
 
     def of(self, node):
@@ -324,7 +349,7 @@ class _Text:
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
             if module := self._module_named(node.value.id):
                 if key := _definition(module, node.attr):
-                    return f"@{self.meet(key)}"
+                    return f"@{_place(key)}"
         if isinstance(node, ast.Raise):
             return "Raise()"
         if isinstance(node, ast.ImportFrom | ast.Import):
@@ -351,7 +376,8 @@ class _Text:
         if name in self.bound:
             return f"%{self.own.setdefault(name, len(self.own))}"
         if key := self.imported.get(name) or _definition(self.file, name):
-            return f"@{self.meet(key)}"
+            return f"@{_place(key)}"
         if module := _imported_module(self.file, name):  # handed on as it is: all of it may be used
-            return str([self.meet((module, definition)) for definition in _module(module).defined])
+            places = ", ".join(_place((module, x)) for x in _module(module).defined)
+            return f"[{places}]"
         return _origin(self.file, name)

@@ -7,7 +7,10 @@ import pytest
 from numba import cuda
 
 from rwkv_lessons.bench import counters
+from rwkv_lessons.operations.entries import ROOT
 from rwkv_lessons.records.lookup import record
+from rwkv_lessons.report.tables import BLOCKS
+from rwkv_lessons.report.write import MARKERS
 
 CSV = """==PROF== Connected to process 1
 "ID","Process ID","Kernel Name","Metric Name","Metric Unit","Metric Value"
@@ -79,6 +82,14 @@ def test_bank_conflicts_are_within_two_percent(ladder, row):
     wavefronts = row.counters["shared_load_wavefronts"] + row.counters["shared_store_wavefronts"]
     for name in ("shared_load_conflicts", "shared_store_conflicts"):
         assert abs(mine[name] - row.counters[name]) <= 0.02 * wavefronts
+
+
+@pytest.mark.derived("tables of docs/warplens_model.md", "python -m rwkv_lessons.report")
+@pytest.mark.parametrize("ladder", counters.SHAPES)
+def test_the_page_shows_what_is_counted(ladder):
+    page = (ROOT / "docs/warplens_model.md").read_text(encoding="utf-8")
+    shown = {match[2]: match[3] for match in MARKERS.finditer(page)}[counters.name_of(ladder)]
+    assert shown == BLOCKS[counters.name_of(ladder)](None) + "\n"
 
 
 def test_every_kernel_of_time_x_is_counted():
