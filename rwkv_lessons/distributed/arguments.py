@@ -9,14 +9,16 @@ import torch.distributed as dist
 from ..runtime.arguments import DTYPES, check_count, check_shape, check_tensor
 
 
-def takes(operation, names):
-    """Whether its first arguments have these names; wkv5's do, but with a w that is another's."""
+def is_of(family, operation):
+    """Whether it is the family's `OPERATION` or a method of its package, with its arguments."""
     function, _ = without_options(operation)
-    if str(getattr(function, "__module__", "")).startswith("rwkv_lessons.wkv5"):
+    module, package = f"{getattr(function, '__module__', None)}.", family.OPERATION.__module__
+    if not module.startswith(f"{package}."):
         return False
+    names = *family.INPUTS, "s0"
     try:
         return tuple(inspect.signature(operation).parameters)[: len(names)] == names
-    except (TypeError, ValueError):  # not a function, or one of C's
+    except ValueError:  # a partial with an option that there is not
         return False
 
 

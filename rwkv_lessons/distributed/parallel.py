@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 
-from ..runtime.arguments import check_number
+from ..runtime.arguments import check_number, learns
 from ..runtime.bounded import Table
 from ..runtime.operators import refuse_tangents
 from ..runtime.precision import outside_autocast
 from . import rwkv6, rwkv7, states_first
-from .arguments import check_others, group_of, rank_of, takes, with_start, without_options
+from .arguments import check_others, group_of, is_of, rank_of, with_start, without_options
 from .maps import (
     DeadRank,
     apply,
@@ -74,7 +74,7 @@ def sequence_parallel(operation, group=None, *, timeout=60.0):
         TypeError, ValueError: as the operation does, or operation is none of these.
         DeadRank: another rank has ended, or did not answer in time. It is a RuntimeError.
     """
-    family = next((x for x in (rwkv6, rwkv7) if takes(operation, (*x.INPUTS, "s0"))), None)
+    family = next((x for x in (rwkv6, rwkv7) if is_of(x, operation)), None)
     if family is None:
         raise TypeError(f"operation must be wkv6, wkv7 or one of their methods, got {operation!r}")
     check_number("timeout", timeout, least=1e-3)
@@ -93,14 +93,14 @@ def sequence_parallel(operation, group=None, *, timeout=60.0):
         ends = check_others(inputs[0], inputs[family.V], s0, cu_seqlens, start)
         tensors = [x for x in (s0, *inputs) if x is not None]
         refuse_tangents("sequence_parallel", tensors)
-        learns = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
-        if not learns:  # a node would take what requires gradients elsewhere for what learns here
+        training = learns(*tensors)
+        if not training:  # a node would take what requires gradients elsewhere for what learns here
             s0, *inputs = (x if x is None else x.detach() for x in (s0, *inputs))
 
         device = inputs[0].device
         rank = rank_of(group, device)
         same = dict(zip(("B", "T", "H", "K", "V"), sizes, strict=True))
-        same |= {"operation": family.__name__, "dtype": inputs[0].dtype, "requires_grad": learns}
+        same |= {"operation": family.__name__, "dtype": inputs[0].dtype, "requires_grad": training}
         same |= {"options": sorted(options.items()), "cu_seqlens": ends}
         with on(device):
             tokens = tokens_of_ranks(group, timeout, agreed, same, start, device)

@@ -14,6 +14,7 @@ zero, and o is rounded once.
 import torch
 
 from ..runtime import devices
+from ..runtime.arguments import learns
 from ..runtime.packages import TRITON
 from ..runtime.precision import outside_autocast
 from . import rwkv6
@@ -101,8 +102,10 @@ class StatesOfRwkv6:
         if not has_kernel(*inputs, s0):
             return False
         if call.operation is package.wkv6:
-            size, learns = max(K, V), _learns(inputs)
-            if package.method_for("cuda", r.dtype, T, B * H, size, learns, gpu=gpu) != "chunked":
+            name = package.method_for(
+                "cuda", r.dtype, T, B * H, max(K, V), learns(*inputs), gpu=gpu
+            )
+            if name != "chunked":
                 return False
         return tile_for(B * H, T, K, V, r.dtype, gpu)[1] > 1
 
@@ -153,7 +156,7 @@ class StatesOfRwkv7:
         if not has_kernel(r, inputs[1], s0):
             return False
         if call.operation is package.wkv7:
-            name = package.method_for("cuda", r.dtype, T, B * H, K, _learns(inputs), gpu)
+            name = package.method_for("cuda", r.dtype, T, B * H, K, learns(*inputs), gpu)
             if name not in ("chunked", "fused"):
                 return False
         return tiles_for(B * H, triton.cdiv(T, chunk_of(r)), K, V, r.dtype, gpu).segments > 1
@@ -179,10 +182,6 @@ class StatesOfRwkv7:
 
         scale, decay = _options_of_7(options)
         return gradients(*tensors, start, None, *saved, do, after, scale, decay, between)
-
-
-def _learns(inputs):
-    return torch.is_grad_enabled() and any(x.requires_grad for x in inputs)
 
 
 def _options_of_6(options):

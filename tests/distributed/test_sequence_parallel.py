@@ -17,7 +17,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from rwkv_lessons.distributed import maps, parallel, sequence_parallel, split_tokens
 from rwkv_lessons.operations.entries import ROOT
 from rwkv_lessons.wkv5 import wkv5
-from rwkv_lessons.wkv6 import wkv6
+from rwkv_lessons.wkv6 import wkv6, wkv6_step
 
 # Float32 sums of a hundred terms, measured: up to 7e-7. In bfloat16 results are rounded once, to
 # 1.7e-3, and o of the second rank twice. float64 has its own reference's rounding.
@@ -218,7 +218,14 @@ def test_what_a_backend_says_is_told_without_the_places_in_its_sources():
     assert maps.of_backend(problem) == "Connection closed by peer [127.0.0.1]:4071"
 
 
-@pytest.mark.parametrize("operation", [torch.add, wkv5, functools.partial(wkv5)])
+def of_somebody_else(r, k, v, w, u, s0=None, *, cu_seqlens=None, scale=1.0, raw_decay=False):
+    """What it does with w cannot be known, so its map cannot, either."""
+
+
+OTHERS = torch.add, wkv5, functools.partial(wkv5), of_somebody_else, wkv6_step
+
+
+@pytest.mark.parametrize("operation", [*OTHERS, functools.partial(wkv6, half=True), None])
 def test_another_operation_is_refused(operation):
     with pytest.raises(TypeError, match="operation must be wkv6, wkv7"):
         sequence_parallel(operation)
