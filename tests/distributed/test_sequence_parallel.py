@@ -14,6 +14,7 @@ from support.ranks import LIMIT_S
 from torch.autograd import forward_ad
 from torch.distributed.device_mesh import init_device_mesh
 
+from rwkv_lessons.bench.commands.sequence_parallel import OPERATIONS
 from rwkv_lessons.distributed import maps, parallel, sequence_parallel, split_tokens
 from rwkv_lessons.operations.entries import ROOT
 from rwkv_lessons.wkv5 import wkv5
@@ -228,6 +229,11 @@ OTHERS = torch.add, wkv5, functools.partial(wkv5), of_somebody_else, wkv6_step
 @pytest.mark.parametrize("operation", [*OTHERS, functools.partial(wkv6, half=True), None])
 def test_another_operation_is_refused(operation):
     with pytest.raises(TypeError, match="operation must be wkv6, wkv7"):
+        sequence_parallel(operation)
+
+
+def test_all_that_is_timed_is_taken(alone):
+    for _, operation in OPERATIONS.values():
         sequence_parallel(operation)
 
 

@@ -112,6 +112,9 @@ def corrected(r, k, v, w, u, s0=None, **options):
     return wkv6.wkv6(r, k, v, w, u, s0, **options)
 
 
+corrected.__module__ = wkv6.__name__  # of another module's functions `sequence_parallel` takes none
+
+
 OPERATIONS = {
     "wkv6": (rwkv6, wkv6.wkv6),
     "wkv6 corrected": (rwkv6, corrected),
