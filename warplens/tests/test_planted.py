@@ -16,15 +16,11 @@ LINUX, TRITON = sys.platform == "linux", find_spec("triton") is not None
 CASES = planted.every(planted.NUMBA + (planted.TRITON if TRITON else []))
 
 
-@pytest.fixture(autouse=True)
-def soon(monkeypatch):
-    """An endless loop has half a second of processor time; no kernel here takes a tenth of it."""
-    limit = run.time_limit
-    monkeypatch.setattr(run, "time_limit", lambda: limit(0.5))
-
-
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.topic}-{case.name}")
-def test_what_is_planted_is_found_and_nothing_else(case):
+def test_what_is_planted_is_found_and_nothing_else(case, monkeypatch):
+    if case.finds == "EndlessLoop":  # all others end by themselves
+        limit = run.time_limit
+        monkeypatch.setattr(run, "time_limit", lambda: limit(0.5))
     trace = case.trace()
     findings = planted.said(trace)
     assert case.finds in findings if case.planted else findings == set(), str(trace)
