@@ -21,6 +21,8 @@ GRACE = 4  # more seconds, until the system ends a process whose Python does not
 STACK = 16 << 20  # of a thread that torch or numpy may start, with the memory that is its own
 EVERY = 0.05  # seconds between two looks
 AGAIN = 0.5  # until it is raised again: a finalizer or a callback may have swallowed it
+ENDING = {}  # threads in which nothing is raised, as a limit of theirs is ending
+RAISING = threading.Lock()  # held while that is looked up and something raised
 BYTES = 700 << 20  # more than there were before; the longest log of a check takes about 250 MB
 
 
@@ -30,6 +32,16 @@ class StillRunning(BaseException):
 
 class TooLarge(StillRunning):
     """Raised in code that has used up its memory."""
+
+
+def _renew():
+    """In a process that was forked, the thread that held the lock may not be there."""
+    global RAISING
+    RAISING = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_renew)
 
 
 def resident(process="self"):
@@ -45,14 +57,38 @@ def resident(process="self"):
 
 
 class TimeLimit:
-    """What code may use from now on."""
+    """What code may use between `begin` and `end`."""
 
     running = []  # those that are counting, the innermost last
     deadly = False  # whether the process is to end where what is limited cannot be stopped
 
     def __init__(self, seconds, bytes):
         self.seconds, self.bytes, self.paused = seconds, bytes, False
+        self.thread, self.over, self.memory = threading.get_ident(), threading.Event(), None
+        self.watcher = threading.Thread(target=self.watch, daemon=True)
         self.start, self.clock, self.size = used()
+
+    def begin(self):
+        self.running.append(self)
+        _end_at_last()
+        self.watcher.start()
+        self.memory = _wall(self.bytes)
+
+    def end(self):
+        self.over.set()
+        if self.watcher.is_alive():
+            self.watcher.join()
+        if self.memory:
+            resource.setrlimit(resource.RLIMIT_DATA, self.memory)
+        if self in self.running:  # else `begin` was stopped
+            self.running.remove(self)
+        _end_at_last()
+
+    def watch(self):
+        pause = min(EVERY, self.seconds)
+        while not self.over.wait(pause):
+            if (kind := self.exceeded()) and raise_in(self.thread, kind):
+                pause = AGAIN
 
     def exceeded(self):
         """What to raise, or None."""
@@ -101,58 +137,77 @@ def uncounted():
         _end_at_last()
 
 
-@contextlib.contextmanager
 def time_limit(seconds: float = SECONDS, bytes: int = BYTES):
     """Raises `StillRunning` in the Python code under it after so many seconds of processor time.
 
     And `TooLarge`, where the process has grown by so many bytes. Compiled code is not stopped
     before it returns, but gets no more memory than that, and a little for threads' stacks. In the
-    shell, where checks have a process of their own, the system ends that (`Limit.deadly`).
+    shell, where checks have a process of their own, the system ends that (`TimeLimit.deadly`).
     """
-    thread, over, limit = threading.get_ident(), threading.Event(), TimeLimit(seconds, bytes)
-
-    def watch():
-        pause = min(EVERY, seconds)
-        while not over.wait(pause):
-            if (kind := limit.exceeded()) and not over.is_set():
-                _raise_in(thread, kind)
-                pause = AGAIN
-
-    watcher = threading.Thread(target=watch, daemon=True)
-    TimeLimit.running.append(limit)
-    _end_at_last()
-    watcher.start()
-    try:
-        with _walled(bytes):
-            yield
-    finally:
-        TimeLimit.running.remove(limit)
-        _end_at_last()
-        while watcher.is_alive():
-            with contextlib.suppress(StillRunning):
-                over.set()
-                watcher.join()
-        # What was raised and has not come yet comes here. To take it back instead would leave the
-        # interpreter waiting for it: Python 3.11 then hangs in the next function that is traced.
-        with contextlib.suppress(StillRunning):
-            for _ in range(100):
-                pass
+    limit = TimeLimit(seconds, bytes)
+    return interruptible(limit.begin, limit.end)
 
 
 @contextlib.contextmanager
-def _walled(bytes):
-    """While it lasts, what asks for far more than `bytes` at once is refused: a MemoryError."""
+def interruptible(begin, end):
+    """Between `begin` and `end` another thread may `raise_in` this one.
+
+    An exception may also come when the code under it has just ended: it is dropped, and `end`
+    does all that it has to. To take it back instead would leave the interpreter waiting for it:
+    Python 3.11 then hangs in the next function that is traced.
+    """
+    thread = threading.get_ident()
+    try:
+        begin()
+        yield
+    finally:
+        # Python looks for such an exception where it calls, returns or loops, not at a store:
+        # none comes before the next line. Two may come after it: one that was raised before, and
+        # that of the thread that was about to raise.
+        ENDING[thread] = True
+        try:
+            _await_raised()
+        except StillRunning:
+            try:
+                _await_raised()
+            except StillRunning:
+                pass
+        try:
+            end()
+        finally:
+            del ENDING[thread]
+
+
+def raise_in(thread, kind):
+    """Raises an exception in another thread where it runs now, unless its limit is just ending."""
+    with RAISING:
+        if thread in ENDING:
+            return False
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(kind))
+        return True
+
+
+def _await_raised():
+    """What was raised in this thread and has not come yet comes here."""
+    with RAISING:
+        pass
+    for _ in range(100):
+        pass
+
+
+def _wall(bytes):
+    """Has the system refuse what asks for far more than `bytes` at once: a MemoryError.
+
+    Returns:
+        The limits to go back to; None where there is no wall, or one around this one.
+    """
     now = _writable()
     own, most = resource.getrlimit(resource.RLIMIT_DATA) if now else (None, None)
     if not now or own != resource.RLIM_INFINITY:  # macOS, Windows, or a limit around this one
-        yield
-        return
+        return None
     wall = now + bytes * _on_a_gpu() + STACK * (os.cpu_count() or 1)
     resource.setrlimit(resource.RLIMIT_DATA, (wall, most))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_DATA, (own, most))
+    return own, most
 
 
 def _writable():
@@ -161,7 +216,3 @@ def _writable():
         match = re.search(r"VmData:\s+(\d+) kB", Path("/proc/self/status").read_text())
         return int(match[1]) << 10 if match else 0
     return 0
-
-
-def _raise_in(thread, kind):
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(kind))

@@ -1,11 +1,10 @@
 """Ends a launch that takes too long; one thread watches all launches of the process."""
 
-import contextlib
 import os
 import threading
 import time
 
-from ..time_limit import StillRunning, _raise_in
+from ..time_limit import StillRunning, interruptible, raise_in
 
 EVERY = 0.25  # seconds between two looks
 AGAIN = 2  # seconds until it is raised again: a finalizer or a callback may have swallowed it
@@ -34,22 +33,16 @@ class Watch:
                 if not self.launch:
                     continue
                 thread, end, crowded = self.launch
-                if time.process_time() > end or crowded():
-                    _raise_in(thread, StillRunning)
+                if (time.process_time() > end or crowded()) and raise_in(thread, StillRunning):
                     self.launch = thread, time.process_time() + AGAIN, lambda: False
 
 
 WATCH = Watch()
 
 
-@contextlib.contextmanager
 def watched(seconds, crowded):
     """Raises `StillRunning` in the code under it after so many seconds of processor time.
 
     Or as soon as `crowded()`, which is asked all the while.
     """
-    WATCH.begin(seconds, crowded)
-    try:
-        yield
-    finally:
-        WATCH.end()
+    return interruptible(lambda: WATCH.begin(seconds, crowded), WATCH.end)

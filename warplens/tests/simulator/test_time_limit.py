@@ -2,9 +2,13 @@
 
 import subprocess
 import sys
+import threading
+import time
 
 import pytest
 
+from warplens import time_limit as module
+from warplens.programs import watch
 from warplens.time_limit import StillRunning, time_limit
 
 THEN_TRACED = """
@@ -40,3 +44,59 @@ def test_a_debugger_works_after_it(seconds, endless):
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=300, check=True
     )
     assert completed.stdout == "called\n"
+
+
+def busy(seconds):
+    end = time.process_time() + seconds
+    while time.process_time() < end:
+        pass
+
+
+def state():
+    """What a limit changes while it counts."""
+    wall = module.resource and module.resource.getrlimit(module.resource.RLIMIT_DATA)
+    return list(module.TimeLimit.running), wall, threading.active_count()
+
+
+@pytest.fixture
+def slow(monkeypatch):
+    """A limit takes so long to end that another exception comes meanwhile, as on a busy machine."""
+    monkeypatch.setattr(module, "AGAIN", 0.01)
+    monkeypatch.setattr(module, "_end_at_last", lambda: ends and busy(0.2))
+    ends = []
+    return ends
+
+
+def test_a_second_exception_while_a_limit_ends_is_dropped(slow):
+    before = state()
+    with pytest.raises(StillRunning), time_limit(0.05):
+        slow.append(True)
+        while True:
+            pass
+    busy(0.1)
+    assert state() == before
+
+
+def test_a_limit_that_runs_out_while_one_inside_ends_waits_for_that(slow):
+    before = state()
+    with pytest.raises(StillRunning), time_limit(0.1):
+        inside = state()
+        with time_limit(20):
+            slow.append(True)
+        assert state() == inside
+        slow.clear()
+        while True:
+            pass
+    assert state() == before
+
+
+def test_the_end_of_a_watched_launch_ends_its_watch(monkeypatch):
+    monkeypatch.setattr(watch, "EVERY", 0.05)
+    monkeypatch.setattr(watch, "AGAIN", 0.01)
+    end = watch.WATCH.end
+    monkeypatch.setattr(watch.WATCH, "end", lambda: (busy(0.6), end()))
+    with pytest.raises(StillRunning), watch.watched(0.05, lambda: False):
+        while True:
+            pass
+    assert watch.WATCH.launch is None
+    busy(0.6)
