@@ -275,16 +275,27 @@ def check_(options) -> int:
         yield from begun[len(done) :]
 
     checked = attended(remaining, lambda id: _check(id, options.gap)) if begun else ()
-    results = [rows for _, rows in checked]
+    results = []
+    try:
+        for _, rows in checked:
+            results.append(rows)
+    except KeyboardInterrupt:
+        solved = _count_solved(results)
+        message = f"{len(results)} of {len(begun)} checked, {solved} of them solved"
+        raise KeyboardInterrupt(message) from None
     if options.gap:
         return int("right" not in (results[0] or ()))
     if waiting:
         (many,) = _count(len(waiting), "exercise")
         (lessons,) = _count(len({id.partition(".")[0] for id in waiting}), "lesson")
         say(f"{many} in {lessons} not attempted yet; `lessons next` shows the next one")
-    solved = sum("passed" in (rows or ()) for rows in results)
+    solved = _count_solved(results)
     say(f"{solved} of {len(chosen)} solved")
     return int(solved < len(chosen))
+
+
+def _count_solved(results):
+    return sum("passed" in (rows or ()) for rows in results)
 
 
 def _of_lessons_not_begun(ids):

@@ -392,6 +392,20 @@ time.sleep(600)"""
         os.kill(int(pid.read_text()), 0)
 
 
+def test_an_interrupted_check_says_how_many_it_has_checked(mine, run, monkeypatch):
+    def check(id, gap):
+        if id == AGAIN:
+            os.kill(os.getppid(), signal.SIGINT)
+            time.sleep(600)
+        return ["right", "passed"]
+
+    monkeypatch.setattr(cli, "_check", check)
+    write(mine, DOUBLE, "def double(x):\n    return x + x")
+    code, said = run("check", "01")
+    last = said.splitlines()[-1]
+    assert (code, last) == (130, "check: interrupted; 1 of 2 checked, 1 of them solved")
+
+
 def test_a_check_that_is_interrupted_leaves_no_process(monkeypatch):
     def check(item):
         return os.getpid() if item == "first" else time.sleep(600)
