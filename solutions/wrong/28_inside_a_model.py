@@ -17,6 +17,10 @@ attention = wrong(
         "The output has heads before queries.",
         edit("o.transpose(1, 2), None", "o, None"),
     ),
+    weights_as_well=(
+        "Returns the attention weights, which a model then keeps from every layer.",
+        edit("o.transpose(1, 2), None", "o.transpose(1, 2), p"),
+    ),
     mask_forgotten=(
         "Ignores the mask.",
         edit(" + attention_mask"),

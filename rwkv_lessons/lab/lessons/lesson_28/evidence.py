@@ -8,7 +8,7 @@ import torch
 from warplens.faults import KernelFault
 
 from ...course.check import FAILED, PASSED, Row
-from ...evidence.compare import TOLERANCE, Difference, compare
+from ...evidence.compare import TOLERANCE, Difference, WrongResult, compare
 from ...evidence.functions import called, shown
 from ...evidence.verdicts import failed
 from ..lessons_25_28.evidence import LatentSizes, problem, scale_of
@@ -88,7 +88,10 @@ def attention_answer(*cases: AttentionCase):
             try:
                 got = called(function, *inputs, scaling=scale)
                 if not (isinstance(got, tuple) and len(got) == 2):
-                    raise Difference(f"returned {type(got).__name__}, want (output, None)")
+                    raise WrongResult(f"returned {type(got).__name__}, want (output, None)")
+                if got[1] is not None:
+                    second = type(got[1]).__name__
+                    raise WrongResult(f"returned (output, {second}), want (output, None)")
                 if isinstance(got[0], torch.Tensor) and got[0].dtype != case.dtype:
                     raise Difference(f"the output is {got[0].dtype}, the query {case.dtype}")
                 tolerance = TOLERANCE if case.dtype == torch.float32 else BFLOAT16_TOLERANCE
