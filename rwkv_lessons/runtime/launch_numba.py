@@ -1,8 +1,10 @@
 """What numba.cuda needs in order to run on torch tensors, and does not bring."""
 
+import contextlib
 import re
 import threading
 from functools import cache
+from types import SimpleNamespace
 
 import llvmlite.ir as ir
 import numpy as np
@@ -158,11 +160,31 @@ def linked(kernel, types, block, capability, verbose=False):
     """
     from cuda.core import Linker, LinkerOptions, ObjectCode
 
-    ptx, _ = cuda.compile_ptx(kernel.py_func, types, cc=capability, launch_bounds=(block, 1))
+    with _compiling_for(capability):
+        ptx, _ = cuda.compile_ptx(kernel.py_func, types, cc=capability, launch_bounds=(block, 1))
     name = re.search(r"\.entry\s+([\w$]+)", ptx)[1]
     options = LinkerOptions(arch="sm_{}{}".format(*capability), verbose=verbose)
     linker = Linker(ObjectCode.from_ptx(ptx.encode()), options=options)
     return linker.link("cubin"), name, linker.get_info_log()
+
+
+@contextlib.contextmanager
+def _compiling_for(capability):
+    """numba compiles device functions for this capability, too, as it does a kernel told its own.
+
+    It would ask the current device, which opens a context on one, and fails without a GPU. The
+    lock is numba's own: no other thread compiles meanwhile.
+    """
+    from numba.cuda import dispatcher
+    from numba.cuda.core.compiler_lock import global_compiler_lock
+
+    device = SimpleNamespace(compute_capability=capability)
+    with global_compiler_lock:
+        own, dispatcher.get_current_device = dispatcher.get_current_device, lambda: device
+        try:
+            yield
+        finally:
+            dispatcher.get_current_device = own
 
 
 @remembered

@@ -13,6 +13,8 @@ from rwkv_lessons.bench.machine_code.instructions import instructions
 from rwkv_lessons.bench.machine_code.look import known_to
 from rwkv_lessons.bench.machine_code.spills import allowed, too_many
 from rwkv_lessons.runtime.assembler import Assembler
+from rwkv_lessons.runtime.launch_numba import linked, types
+from warplens.compiled import from_numba
 
 # ptxas 12.9.86 of the sweep that came out wrong (docs/designs_wkv7.md), without what is between.
 # R183 comes back as the upper half of R182's pair, is taken for another number, and the product
@@ -190,6 +192,33 @@ def test_a_launch_with_a_fault_is_refused_by_the_assembler_that_makes_it(monkeyp
     monkeypatch.setattr(compile, "wrong_code", lambda code: ["lost"] if code == "12.9.86" else [])
     said, wrong = compile.looked_at(".version 8.8\n", "sm_90")
     assert said == log and wrong == ["sm_90, ptxas 12.9.86 (a test): lost"]
+
+
+@pytest.mark.skipif(bool(from_numba.missing()), reason=f"{from_numba.missing()}")
+def test_numbas_device_functions_are_compiled_without_a_gpu():
+    """numba by itself asks the current device what to compile them for."""
+    from numba import cuda
+    from numba.cuda import dispatcher
+
+    @cuda.jit(device=True, forceinline=True)
+    def twice(x):
+        return x + x
+
+    @cuda.jit
+    def kernel(x):
+        x[0] = twice(x[0])
+
+    @cuda.jit
+    def wrong(x):
+        x[0] = twice(x, x)
+
+    ask, pointer = dispatcher.get_current_device, (types.CPointer(types.float32),)
+    for capability in ((8, 0), (9, 0)):
+        *_, log = linked(kernel, pointer, 32, capability, verbose=True)
+        assert "for 'sm_{}{}'".format(*capability) in log
+    with pytest.raises(Exception, match="twice"):
+        linked(wrong, pointer, 32, (9, 0))
+    assert dispatcher.get_current_device is ask
 
 
 def test_a_table_without_the_librarys_assembler_is_refused(monkeypatch):
