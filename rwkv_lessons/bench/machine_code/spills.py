@@ -4,8 +4,9 @@ An assembler can lose what it spilled (faults.py), so every launch that spills i
 Those below were tuned by time on an H200, or have tiles that were chosen by what fits elsewhere;
 other tiles would be kernels that no GPU has run. Those of serving have the tiles of wkv7.chunked's
 maps and sweep, and were checked on an H100; those of hopper.wide share an SM's registers between
-roles, and were checked on an H200. The table may become shorter, not longer: where a new
-launch would spill, take a smaller tile or another method.
+roles, and were checked on an H200. What wkv6.cuda's reverse sweep spills of heads of 64, on sm_100
+and sm_120, is read outside its loop over tokens. The table may become shorter, not longer: where a
+new launch would spill, take a smaller tile or another method.
 """
 
 from collections import defaultdict
@@ -32,7 +33,7 @@ wkv6.chunked.pairs.keys_gradients                  23:2956 23:2956 23:2956 31:14
 wkv6.chunked.pairs.values_gradients                16:4236 14:4192 14:4192 24:10196 16:4964 16:4576
 wkv6.chunked.states.state_gradients                 17:632  17:592  17:592   14:340   7:216  18:500
 wkv6.chunked.strong.wkv6_strong_kernel             23:3504 23:3500 23:3500  25:6996 21:1456 23:3496
-wkv6.cuda.reverse_sweep                                2:4     2:8     2:8        -    2:20    4:40
+wkv6.cuda.reverse_sweep                                  -       -       -        -     2:8    4:84
 wkv6.serving.kernels.wkv6_prompts_kernel            2:1176  2:1072  2:1072    2:744   1:816  2:1108
 wkv7.chunked.gradients.wkv7_chunk_gradients_kernel  6:3636  6:3564  6:3564   9:2164   5:904  6:3264
 wkv7.chunked.hopper.gradients.wkv7_tile_gradients_kernel - - - 3:136 - -

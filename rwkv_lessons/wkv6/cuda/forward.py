@@ -21,7 +21,17 @@ from ...runtime.launch_numba import ceil_div, compiled, launch, types
 from ...runtime.operators import call
 from ..options import LARGEST, takes_options
 from .backward import backward, keep_inputs
-from .tiles import IN_MEMORY, TILE, Tiles, make_store_columns, threads_along, tile_for
+from .instructions import exp2, row_at
+from .tiles import (
+    IN_MEMORY,
+    LOG2E,
+    TILE,
+    Tiles,
+    make_store_columns,
+    threads_along,
+    tile_for,
+    unrolled,
+)
 
 
 @cache
@@ -38,64 +48,67 @@ def build(K, V, dtype, w_dtype, value_groups, **sizes):
     (memory, widen, narrow), (w_memory, widen_w, _) = IN_MEMORY[dtype], IN_MEMORY[w_dtype]
     KEYS, VALUES = sizes.get("tile", TILE)
     KEY_GROUPS = ceil_div(K, KEYS)
-    tiles = Tiles(KEY_GROUPS, value_groups, rows=(3, 1), shares=("values",), **sizes)
+    tiles = Tiles(
+        (K, V), KEY_GROUPS, value_groups, rows=(4, 1), shares=("values",), kept=(0, 0), **sizes
+    )
     THREADS, KP, VP, KROW, VROW, TOKENS = tiles.sizes
     KEY_COLUMNS, VALUE_COLUMNS = tiles.columns
-    make_fetch, put, is_strong, _, _ = tiles.staging
-    fetch, fetch_w = make_fetch(widen), make_fetch(widen_w)
+    column, is_column, make_fetch, _, is_strong, _, _ = tiles.keys
+    fetch, fetch_w, fetch_v = make_fetch(widen), make_fetch(widen_w), tiles.values.fetch(widen)
+    put = tiles.values.put
     key_at, value_at, load_keys, load_values, _, store_value_shares = tiles.tile
     _, _, add_bonus4, bonus_of_tokens, _, _ = tiles.sums
-    store_columns = make_store_columns(narrow)
+    store_columns = make_store_columns(narrow, V)
     QUADS = VP // 4  # threads add up, and write, four values of a token at once
     ROUNDS = ceil_div(TOKENS * QUADS, THREADS)
-    BLOCKS = ceil_div(V, VP)
+    BLOCKS, WHOLE = ceil_div(V, VP), K % KP == 0
 
-    def make_sweep(STRONG):
-        """The device function that takes S through a group of tokens, and finds shares of o.
+    def make_token(STRONG):
+        """The device function that takes S through a token, and finds shares of o.
 
         STRONG: S decays at each token; otherwise afterwards, by the whole group's decays.
         """
 
-        @cuda.jit(device=True, inline="always")
-        def sweep(s, s_r, s_k, s_decay, s_v, s_o, count):
+        @cuda.jit(device=True, forceinline=True)
+        def token(s, shared, t):
+            s_r, s_k, s_decay, s_v, s_o = shared
             r_i = cuda.local.array(KEYS, float32)
             k_i = cuda.local.array(KEYS, float32)
             decay = cuda.local.array(KEYS, float32)
             v_j = cuda.local.array(VALUES, float32)
             o_j = cuda.local.array(VALUES, float32)
-            for t in range(count):
-                load_keys(r_i, s_r, t)
-                load_keys(k_i, s_k, t)
-                load_values(v_j, s_v, t)
-                if STRONG:
-                    load_keys(decay, s_decay, t)
+            load_keys(r_i, s_r, t)
+            load_keys(k_i, s_k, t)
+            load_values(v_j, s_v, t)
+            if STRONG:
+                load_keys(decay, s_decay, t)
+            for n in range(VALUES):
+                o_j[n] = float32(0)
+            for m in range(KEYS):
                 for n in range(VALUES):
-                    o_j[n] = float32(0)
-                for m in range(KEYS):
-                    for n in range(VALUES):
-                        o_j[n] += r_i[m] * s[m, n]
-                        decayed = decay[m] * s[m, n] if STRONG else s[m, n]
-                        s[m, n] = decayed + k_i[m] * v_j[n]
-                store_value_shares(s_o, t, o_j)
+                    o_j[n] += r_i[m] * s[m, n]
+                    decayed = decay[m] * s[m, n] if STRONG else s[m, n]
+                    s[m, n] = decayed + k_i[m] * v_j[n]
+            store_value_shares(s_o, t, o_j)
 
-        return sweep
+        return token
 
-    sweep_strong, sweep_weak = make_sweep(True), make_sweep(False)
+    strong_token, weak_tokens = make_token(True), unrolled(make_token(False), TOKENS)
 
     @cuda.jit
     def kernel(r, k, v, w, u, s0, has_s0, o, s1, T, H):
         head, j0 = cuda.blockIdx.x // BLOCKS, cuda.blockIdx.x % BLOCKS * VP
         b, h = head // H, head % H
-        x = cuda.threadIdx.x
+        x = int32(cuda.threadIdx.x)
         row_k, row_v = (b * T * H + h) * K, (b * T * H + h) * V + j0
 
         s_r = cuda.shared.array((TOKENS, KROW), float32, alignment=16)
         s_k = cuda.shared.array((TOKENS, KROW), float32, alignment=16)
+        # decays; unless strong, the product of all in the first row
         s_decay = cuda.shared.array((TOKENS, KROW), float32, alignment=16)
         s_v = cuda.shared.array((TOKENS, VROW), float32, alignment=16)
         s_o = cuda.shared.array((TOKENS, KEY_GROUPS, VROW), float32, alignment=16)
-        s_u = cuda.shared.array((1, KROW), float32, alignment=16)
-        s_total = cuda.shared.array((1, KROW), float32, alignment=16)  # decay of a group
+        s_terms = cuda.shared.array((TOKENS, KROW), float32, alignment=16)  # r u k
         s_bonus = cuda.shared.array((TOKENS, 4), float32, alignment=16)
         next_r = cuda.local.array((TOKENS, KEY_COLUMNS), float32)
         next_k = cuda.local.array((TOKENS, KEY_COLUMNS), float32)
@@ -103,6 +116,7 @@ def build(K, V, dtype, w_dtype, value_groups, **sizes):
         next_v = cuda.local.array((TOKENS, VALUE_COLUMNS), float32)
         s = cuda.local.array((KEYS, VALUES), float32)
         decay = cuda.local.array(KEYS, float32)
+        u_i = cuda.local.array(KEY_COLUMNS, float32)
 
         for m in range(KEYS):
             for n in range(VALUES):
@@ -110,57 +124,71 @@ def build(K, V, dtype, w_dtype, value_groups, **sizes):
                 s[m, n] = float32(0)
                 if has_s0 and i < K and j < V:
                     s[m, n] = s0[(head * K + i) * V + j]
-        for i in range(x, KP, THREADS):
-            s_u[0, i] = u[h * K + i] if i < K else float32(0)
+        for c in range(KEY_COLUMNS):
+            i = column(c)
+            if is_column(i):
+                u_i[c] = u[h * K + i] if i < K else float32(0)
 
-        fetch(next_r, r, row_k, H * K, T, K)
-        fetch(next_k, k, row_k, H * K, T, K)
-        fetch_w(next_w, w, row_k, H * K, T, K)
-        fetch(next_v, v, row_v, H * V, T, V - j0)
         count = int32(min(TOKENS, T))
+        fetch(next_r, row_at(r, row_k), H * K, count, K)
+        fetch(next_k, row_at(k, row_k), H * K, count, K)
+        fetch_w(next_w, row_at(w, row_k), H * K, count, K)
+        fetch_v(next_v, row_at(v, row_v), H * V, count, V - j0)
         strong = cuda.syncthreads_or(is_strong(next_w, count))
+        shared = s_r, s_k, s_decay, s_v, s_o
         for t0 in range(0, T, TOKENS):
             for c in range(KEY_COLUMNS):
-                i = x + c * THREADS
-                if i < KROW:
-                    e, over = float32(1), float32(1)
+                i = column(c)
+                if is_column(i):
+                    log2_e, e = float32(0), float32(1)
+                    if strong:
+                        for t in range(TOKENS):
+                            s_decay[t, i] = math.exp(next_w[t, c])
+                            s_r[t, i] = next_r[t, c] if WHOLE or i < K else float32(0)
+                            s_k[t, i] = next_k[t, c] if WHOLE or i < K else float32(0)
+                    else:
+                        for t in range(TOKENS):
+                            before = e
+                            log2_e += next_w[t, c] * float32(LOG2E)
+                            e, over = exp2(log2_e), exp2(-log2_e)
+                            s_r[t, i] = next_r[t, c] * before if WHOLE or i < K else float32(0)
+                            s_k[t, i] = next_k[t, c] * over if WHOLE or i < K else float32(0)
+                        s_decay[0, i] = e if WHOLE or i < K else float32(0)
                     for t in range(TOKENS):
-                        before, decay_t = e, math.exp(next_w[t, c])
-                        if not strong and t < count:
-                            e *= decay_t
-                            over *= math.exp(-next_w[t, c])
-                        s_r[t, i] = next_r[t, c] * before if i < K else float32(0)
-                        s_k[t, i] = next_k[t, c] * over if i < K else float32(0)
-                        s_decay[t, i] = decay_t if i < K else float32(0)
-                    s_total[0, i] = e
+                        term = next_r[t, c] * next_k[t, c] * u_i[c]
+                        s_terms[t, i] = term if WHOLE or i < K else float32(0)
             put(s_v, 0, next_v, V - j0, TOKENS)
             cuda.syncthreads()
             next_count = int32(min(TOKENS, T - t0 - count))
             if next_count > 0:
                 row_k += TOKENS * H * K
-                fetch(next_r, r, row_k, H * K, next_count, K)
-                fetch(next_k, k, row_k, H * K, next_count, K)
-                fetch_w(next_w, w, row_k, H * K, next_count, K)
-                fetch(next_v, v, row_v + TOKENS * H * V, H * V, next_count, V - j0)
+                next_row_v = row_v + TOKENS * H * V
+                fetch(next_r, row_at(r, row_k), H * K, next_count, K)
+                fetch(next_k, row_at(k, row_k), H * K, next_count, K)
+                fetch_w(next_w, row_at(w, row_k), H * K, next_count, K)
+                fetch_v(next_v, row_at(v, next_row_v), H * V, next_count, V - j0)
 
-            bonus_of_tokens(s_bonus, s_r, s_k, s_u, s_decay, -1 if strong else 0)
+            bonus_of_tokens(s_bonus, s_terms)
             if strong:
-                sweep_strong(s, s_r, s_k, s_decay, s_v, s_o, count)
+                for t in range(count):
+                    strong_token(s, shared, t)
             else:
-                sweep_weak(s, s_r, s_k, s_decay, s_v, s_o, count)
-                load_keys(decay, s_total, 0)
+                weak_tokens(s, shared)
+                load_keys(decay, s_decay, 0)
                 for m in range(KEYS):
                     for n in range(VALUES):
                         s[m, n] *= decay[m]
             # one barrier for what is summed and what comes next
             strong_next = cuda.syncthreads_or(is_strong(next_w, next_count))
 
+            results = row_at(o, row_v)
             for n in range(ROUNDS):
-                task = x + n * THREADS
-                t, j = task // QUADS, task % QUADS * 4
+                task = int32(x + n * THREADS)
+                t, j = int32(task // QUADS), int32(task % QUADS * 4)
                 if t < count:
                     o4 = add_bonus4(s_o, s_bonus, s_v, t, j)
-                    store_columns(o, row_v + t * H * V + j, j0 + j, V, o4)
+                    at = int32(int32(t * int32(H * V)) + j)
+                    store_columns(results, at, V - j0 - j, o4)
             row_v += TOKENS * H * V
             strong = strong_next
             count = next_count

@@ -6,7 +6,40 @@ from functools import cache
 from numba import cuda, float32, int32
 
 from ...runtime.launch_numba import ceil_div, load4, types
-from .tiles import CHECKPOINT, IN_MEMORY, TILE, Tiles, make_store_columns
+from .instructions import exp2, row_at
+from .tiles import CHECKPOINT, IN_MEMORY, LOG2E, TILE, Tiles, make_store_columns, unrolled
+
+
+def make_token(tiles, KEYS, VALUES, STRONG):
+    """The device function that takes Z through a token, and finds shares of y.
+
+    STRONG: Z decays at each token; otherwise afterwards, by the whole group's decays.
+    """
+    _, _, load_keys, load_values, store_key_shares, _ = tiles.tile
+
+    @cuda.jit(device=True, forceinline=True)
+    def token(z, shared, t):
+        s_k, s_decay, s_v, s_do, s_y = shared
+        k_i = cuda.local.array(KEYS, float32)
+        decay = cuda.local.array(KEYS, float32)
+        y_i = cuda.local.array(KEYS, float32)
+        v_j = cuda.local.array(VALUES, float32)
+        do_j = cuda.local.array(VALUES, float32)
+        load_keys(k_i, s_k, t)
+        load_values(v_j, s_v, t)
+        load_values(do_j, s_do, t)
+        if STRONG:
+            load_keys(decay, s_decay, t)
+        for m in range(KEYS):
+            y_i[m] = float32(0)
+        for m in range(KEYS):
+            for n in range(VALUES):
+                y_i[m] += z[m, n] * do_j[n]
+                s = z[m, n] + k_i[m] * v_j[n]
+                z[m, n] = decay[m] * s if STRONG else s
+        store_key_shares(s_y, t, y_i)
+
+    return token
 
 
 @cache
@@ -24,55 +57,31 @@ def build(K, V, dtype, w_dtype, w_per_token, key_groups, **sizes):
     (memory, widen, _), (w_memory, widen_w, _) = IN_MEMORY[dtype], IN_MEMORY[w_dtype]
     KEYS, VALUES = sizes.get("tile", TILE)
     VALUE_GROUPS = ceil_div(V, VALUES)
-    tiles = Tiles(key_groups, VALUE_GROUPS, rows=(2, 2), shares=("keys",), kept=(1, 1), **sizes)
+    tiles = Tiles(
+        (K, V), key_groups, VALUE_GROUPS, rows=(2, 2), shares=("keys",), kept=(2, 1), **sizes
+    )
     THREADS, KP, _, KROW, VROW, TOKENS = tiles.sizes
     TOKENS_AND_ONE = TOKENS + 1
     KEY_COLUMNS, VALUE_COLUMNS = tiles.columns
-    make_fetch, put, is_strong, clear, move_row = tiles.staging
-    fetch, fetch_w = make_fetch(widen), make_fetch(widen_w)
-    key_at, value_at, load_keys, load_values, store_key_shares, _ = tiles.tile
-    add_shares4, store_columns = tiles.sums[1], make_store_columns(float32)
+    column, is_column, make_fetch, _, is_strong, clear_keys, move_keys = tiles.keys
+    _, _, make_fetch_values, put, _, clear_values, move_values = tiles.values
+    fetch, fetch_w, fetch_values = (
+        make_fetch(widen), make_fetch(widen_w), make_fetch_values(widen)
+    )  # fmt: skip
+    key_at, value_at, load_keys, *_ = tiles.tile
+    add_shares4, store_columns = tiles.sums[1], make_store_columns(float32, K)
     QUADS = KP // 4  # threads add up, and write, four keys of a token at once
     ROUNDS = ceil_div(TOKENS * QUADS, THREADS)
-    BLOCKS = ceil_div(K, KP)
+    BLOCKS, WHOLE = ceil_div(K, KP), K % KP == 0
 
-    def make_sweep(STRONG):
-        """The device function that takes Z through a group of tokens, and finds shares of y.
-
-        STRONG: Z decays at each token; otherwise afterwards, by the whole group's decays.
-        """
-
-        @cuda.jit(device=True, inline="always")
-        def sweep(z, s_k, s_decay, s_v, s_do, s_y, count):
-            k_i = cuda.local.array(KEYS, float32)
-            decay = cuda.local.array(KEYS, float32)
-            y_i = cuda.local.array(KEYS, float32)
-            v_j = cuda.local.array(VALUES, float32)
-            do_j = cuda.local.array(VALUES, float32)
-            for t in range(count):
-                load_keys(k_i, s_k, t)
-                load_values(v_j, s_v, t)
-                load_values(do_j, s_do, t)
-                if STRONG:
-                    load_keys(decay, s_decay, t)
-                for m in range(KEYS):
-                    y_i[m] = float32(0)
-                for m in range(KEYS):
-                    for n in range(VALUES):
-                        y_i[m] += z[m, n] * do_j[n]
-                        s = z[m, n] + k_i[m] * v_j[n]
-                        z[m, n] = decay[m] * s if STRONG else s
-                store_key_shares(s_y, t, y_i)
-
-        return sweep
-
-    sweep_strong, sweep_weak = make_sweep(True), make_sweep(False)
+    strong_token, weak_token = (make_token(tiles, KEYS, VALUES, x) for x in (True, False))
+    weak_tokens = unrolled(weak_token, TOKENS)
 
     @cuda.jit
     def kernel(k, v, w, do, s0, has_s0, y, saved, T, H):
         head, i0 = cuda.blockIdx.x // BLOCKS, cuda.blockIdx.x % BLOCKS * KP
         b, h = head // H, head % H
-        x = cuda.threadIdx.x
+        x = int32(cuda.threadIdx.x)
         row_k, row_v = (b * T * H + h) * K + i0, (b * T * H + h) * V
         row_w = row_k if w_per_token else h * K + i0
         next_row_w = H * K if w_per_token else 0
@@ -80,8 +89,8 @@ def build(K, V, dtype, w_dtype, w_per_token, key_groups, **sizes):
         row_saved = cuda.blockIdx.x * checkpoints * KEYS * VALUES * THREADS + x
 
         s_k = cuda.shared.array((TOKENS_AND_ONE, KROW), float32, alignment=16)
-        # decays; unless strong, their products from the group's start through a token
-        s_decay = cuda.shared.array((TOKENS, KROW), float32, alignment=16)
+        # decays; unless strong, their products from the group's start to before a token, to its end
+        s_decay = cuda.shared.array((TOKENS_AND_ONE, KROW), float32, alignment=16)
         s_v = cuda.shared.array((TOKENS_AND_ONE, VROW), float32, alignment=16)
         s_do = cuda.shared.array((TOKENS, VROW), float32, alignment=16)
         s_y = cuda.shared.array((TOKENS, VALUE_GROUPS, KROW), float32, alignment=16)
@@ -99,32 +108,39 @@ def build(K, V, dtype, w_dtype, w_per_token, key_groups, **sizes):
                 if has_s0 and i < K and j < V:
                     z[m, n] = s0[(head * K + i) * V + j]
 
-        clear(s_k, TOKENS, KEY_COLUMNS)
-        clear(s_v, TOKENS, VALUE_COLUMNS)
-        fetch(next_k, k, row_k, H * K, T, K - i0)
-        fetch_w(next_w, w, row_w, next_row_w, T, K - i0)
-        fetch(next_v, v, row_v, H * V, T, V)
-        fetch(next_do, do, row_v, H * V, T, V)
+        clear_keys(s_k, TOKENS, KEY_COLUMNS)
+        clear_values(s_v, TOKENS, VALUE_COLUMNS)
         count = int32(min(TOKENS, T))
+        fetch(next_k, row_at(k, row_k), H * K, count, K - i0)
+        fetch_w(next_w, row_at(w, row_w), next_row_w, count, K - i0)
+        fetch_values(next_v, row_at(v, row_v), H * V, count, V)
+        fetch_values(next_do, row_at(do, row_v), H * V, count, V)
         strong = cuda.syncthreads_or(is_strong(next_w, count))
+        shared = s_k, s_decay, s_v, s_do, s_y
         for t0 in range(0, T, TOKENS):
             # Token t is put into row t + 1: row t then has the token before.
-            move_row(s_k, TOKENS, 0, KEY_COLUMNS)
-            move_row(s_v, TOKENS, 0, VALUE_COLUMNS)
+            move_keys(s_k, TOKENS, 0, KEY_COLUMNS)
+            move_values(s_v, TOKENS, 0, VALUE_COLUMNS)
             for c in range(KEY_COLUMNS):
-                i = x + c * THREADS
-                if i < KROW:
-                    e, over = float32(1), float32(1)
-                    for t in range(TOKENS):
-                        decay_t = math.exp(next_w[t, c])
-                        if not strong:
-                            e *= decay_t
-                            over *= math.exp(-next_w[t, c])
-                            decay_t = e
-                        # the last one's is 1 for the next group, where products start anew
-                        scale = over if t < TOKENS - 1 else float32(1)
-                        s_k[t + 1, i] = next_k[t, c] * scale if i0 + i < K else float32(0)
-                        s_decay[t, i] = decay_t if i0 + i < K else float32(0)
+                i = column(c)
+                if is_column(i):
+                    is_key = WHOLE or i0 + i < K
+                    if strong:
+                        for t in range(TOKENS):
+                            decay_t = math.exp(next_w[t, c])
+                            s_k[t + 1, i] = next_k[t, c] if is_key else float32(0)
+                            s_decay[t, i] = decay_t if is_key else float32(0)
+                    else:
+                        log2_e, e = float32(0), float32(1)
+                        for t in range(TOKENS):
+                            s_decay[t, i] = e if is_key else float32(0)
+                            log2_e += next_w[t, c] * float32(LOG2E)
+                            e, k_t = exp2(log2_e), next_k[t, c]
+                            # the last one's is 1 for the next group, where products start anew
+                            if t < TOKENS - 1:
+                                k_t *= exp2(-log2_e)
+                            s_k[t + 1, i] = k_t if is_key else float32(0)
+                        s_decay[TOKENS, i] = e if is_key else float32(0)
             put(s_v, 1, next_v, V, TOKENS)
             put(s_do, 0, next_do, V, TOKENS)
             cuda.syncthreads()
@@ -132,16 +148,18 @@ def build(K, V, dtype, w_dtype, w_per_token, key_groups, **sizes):
             if next_count > 0:
                 row_v += TOKENS * H * V
                 row_w += TOKENS * next_row_w
-                fetch(next_k, k, row_k + TOKENS * H * K, H * K, next_count, K - i0)
-                fetch_w(next_w, w, row_w, next_row_w, next_count, K - i0)
-                fetch(next_v, v, row_v, H * V, next_count, V)
-                fetch(next_do, do, row_v, H * V, next_count, V)
+                next_row_k = row_k + TOKENS * H * K
+                fetch(next_k, row_at(k, next_row_k), H * K, next_count, K - i0)
+                fetch_w(next_w, row_at(w, row_w), next_row_w, next_count, K - i0)
+                fetch_values(next_v, row_at(v, row_v), H * V, next_count, V)
+                fetch_values(next_do, row_at(do, row_v), H * V, next_count, V)
 
             if strong:
-                sweep_strong(z, s_k, s_decay, s_v, s_do, s_y, count)
+                for t in range(count):
+                    strong_token(z, shared, t)
             else:
-                sweep_weak(z, s_k, s_decay, s_v, s_do, s_y, count)
-                load_keys(decay, s_decay, count - 1)
+                weak_tokens(z, shared)
+                load_keys(decay, s_decay, TOKENS)
                 for m in range(KEYS):
                     for n in range(VALUES):
                         z[m, n] *= decay[m]
@@ -153,15 +171,19 @@ def build(K, V, dtype, w_dtype, w_per_token, key_groups, **sizes):
             # one barrier for what is summed and what comes next
             strong_next = cuda.syncthreads_or(is_strong(next_w, next_count))
 
+            results = row_at(y, row_k)
             for n in range(ROUNDS):
-                task = x + n * THREADS
-                t, i = task // QUADS, task % QUADS * 4
+                task = int32(x + n * THREADS)
+                t, i = int32(task // QUADS), int32(task % QUADS * 4)
                 if t < count:
-                    y4, d4 = add_shares4(s_y, t, i), load4(s_decay, (max(t - 1, 0), i))
-                    if strong or t == 0:
-                        d4 = float32(1), float32(1), float32(1), float32(1)
-                    y4 = y4[0] * d4[0], y4[1] * d4[1], y4[2] * d4[2], y4[3] * d4[3]
-                    store_columns(y, row_k + t * H * K + i, i0 + i, K, y4)
+                    y4 = add_shares4(s_y, t, i)
+                    at = int32(int32(t * int32(H * K)) + i)
+                    if strong:
+                        store_columns(results, at, K - i0 - i, y4)
+                    else:
+                        d4 = load4(s_decay, (t, i))
+                        y4 = y4[0] * d4[0], y4[1] * d4[1], y4[2] * d4[2], y4[3] * d4[3]
+                        store_columns(results, at, K - i0 - i, y4)
             cuda.syncthreads()
             row_k += TOKENS * H * K
             strong = strong_next
