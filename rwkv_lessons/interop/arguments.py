@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 import torch
 
-from ..runtime.arguments import check_shape, check_tensor
+from ..runtime.arguments import check_count, check_shape, check_tensor
 from ..sequences.arguments import count_sequences
 
 HEAD_SIZE = 64  # of all released RWKV-5 and RWKV-6 models; a flat [C] cannot say another
@@ -44,6 +44,20 @@ def check_sequences(receptance, key, value, **more):
     check_shape("key", key, "B, T, C", receptance.shape)
     check_shape("value", value, "B, T, C", receptance.shape)
     return receptance.shape
+
+
+def heads_of(size, **tensors):
+    """Each `[B, T, C]` as `[B, T, H, size]`, or a TypeError or ValueError that names it."""
+    check_count("HEAD_SIZE", size)
+    for name, x in tensors.items():
+        if not isinstance(x, torch.Tensor):
+            raise TypeError(f"{name} must be a tensor, got {type(x).__name__}")
+        if x.ndim != 3 or x.shape[2] % size:
+            raise ValueError(
+                f"{name} must be [B, T, C] with C a multiple of HEAD_SIZE = {size}, "
+                f"got {list(x.shape)}"
+            )
+    return [x.unflatten(2, (-1, size)) for x in tensors.values()]
 
 
 def head_shape(name, x, C):

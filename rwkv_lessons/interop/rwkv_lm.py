@@ -10,9 +10,8 @@ simple enough for it, and leave the work to `_mix`, which it calls as Python.
 import torch
 from torch import Tensor
 
-from ..runtime.arguments import check_count
 from ..wkv7 import wkv7
-from .arguments import HEAD_SIZE, turned
+from .arguments import HEAD_SIZE, heads_of, turned
 
 __all__ = [
     "RUN_CUDA_RWKV7g",
@@ -62,15 +61,6 @@ def _mix(
     r: Tensor, w: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, s0: Tensor | None,
     size: int, decay: str,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    check_count("HEAD_SIZE", size)
-    for name, x in {"r": r, "w": w, "k": k, "v": v, "a": a, "b": b}.items():
-        if not isinstance(x, torch.Tensor):
-            raise TypeError(f"{name} must be a tensor, got {type(x).__name__}")
-        if x.ndim != 3 or x.shape[2] % size:
-            raise ValueError(
-                f"{name} must be [B, T, C] with C a multiple of HEAD_SIZE = {size}, "
-                f"got {list(x.shape)}"
-            )
-    heads = [x.unflatten(2, (-1, size)) for x in (r, w, k, v, a, b)]
+    heads = heads_of(size, r=r, w=w, k=k, v=v, a=a, b=b)
     y, s1 = wkv7(*heads, turned(s0), decay=decay)
     return y.flatten(2), turned(s1)

@@ -9,9 +9,9 @@ import re
 
 import torch
 
-from ..runtime.arguments import check_count, check_shape, check_tensor
+from ..runtime.arguments import check_shape, check_tensor
 from ..wkv7 import wkv7
-from .arguments import HEAD_SIZE
+from .arguments import HEAD_SIZE, heads_of
 from .rwkv_lm import RUN_CUDA_RWKV7g
 
 __all__ = [
@@ -41,7 +41,7 @@ def RUN_RWKV7_INFCTX(r, k, v, w, a, b, s, HEAD_SIZE=HEAD_SIZE, decay="raw"):
 
     Source: https://github.com/Joluck/RWKV-PEFT (`rwkvt/operator/rwkvop.py`).
     """
-    return wkv7(*_heads(r, w, k, v, a, b, HEAD_SIZE), s, decay=decay)
+    return wkv7(*heads_of(HEAD_SIZE, r=r, w=w, k=k, v=v, a=a, b=b), s, decay=decay)
 
 
 def RUN_RWKV7_STATE(r, k, v, w, a, b, s, HEAD_SIZE=HEAD_SIZE, decay="raw"):
@@ -57,25 +57,11 @@ def RUN_RWKV7_STATE(r, k, v, w, a, b, s, HEAD_SIZE=HEAD_SIZE, decay="raw"):
     Raises:
         TypeError, ValueError: an argument has the wrong dtype, shape or device.
     """
-    heads = _heads(r, w, k, v, a, b, HEAD_SIZE)
+    heads = heads_of(HEAD_SIZE, r=r, w=w, k=k, v=v, a=a, b=b)
     B, _, H, N = heads[0].shape
     check_tensor("s", s, r)
     check_shape("s", s, "H, N, N", (H, N, N))
     return wkv7(*heads, s.mT.expand(B, -1, -1, -1), decay=decay)
-
-
-def _heads(r, w, k, v, a, b, size):
-    """All of them as `[B, T, H, N]`, or an error that names the argument."""
-    check_count("HEAD_SIZE", size)
-    for name, x in {"r": r, "k": k, "v": v, "w": w, "a": a, "b": b}.items():
-        if not isinstance(x, torch.Tensor):
-            raise TypeError(f"{name} must be a tensor, got {type(x).__name__}")
-        if x.ndim != 3 or x.shape[2] % size:
-            raise ValueError(
-                f"{name} must be [B, T, C] with C a multiple of HEAD_SIZE = {size}, "
-                f"got {list(x.shape)}"
-            )
-    return [x.unflatten(2, (-1, size)) for x in (r, w, k, v, a, b)]
 
 
 def states_from_file(saved):

@@ -252,7 +252,11 @@ class CudaMachine:
                 raise
             raise self.explain(fault, type(fault), fault.what) from None
         except Exception as error:
-            raise self.explain(error) from error
+            raise self.raised(error) from error
+
+    def raised(self, error):
+        """What an exception that the kernel raises becomes."""
+        return self.explain(error)
 
     def resume(self, t):
         """Makes t, counted x first, the thread that runs."""

@@ -55,18 +55,11 @@ class InPlace:
             return inside
         return super().wrapped(name, value)
 
-    def call(self, function, values):
+    def raised(self, error):
         """An exception that the kernel raises reaches the program as it would from numba."""
-        try:
-            return function(*values)
-        except KernelFault as fault:
-            if fault.thread is not None:
-                raise
-            raise self.explain(fault, type(fault), fault.what) from None
-        except Exception as error:
-            thread, block = list(self.coordinates(self.thread)), list(self.block())
-            message = f": {error}" if str(error) else ""
-            raise _again(error, f"tid={thread} ctaid={block}{message}") from error
+        thread, block = list(self.coordinates(self.thread)), list(self.block())
+        message = f": {error}" if str(error) else ""
+        return _again(error, f"tid={thread} ctaid={block}{message}")
 
 
 def _again(error, text):

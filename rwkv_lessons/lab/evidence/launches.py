@@ -126,6 +126,25 @@ def results(kernel, launch, device="cpu"):
     return launch.finish({name: arguments[name] for name in launch.outputs})
 
 
+def one_after_another(launch_of, steps, size, **blocks):
+    """Runs kernels in the interpreter, each on what those before it wrote, and compares.
+
+    Args:
+        launch_of: `wkv6_launch` or `wkv7_launch`.
+        steps: (kernel, launch, names, writes) each, as for `launch_of`, as size and blocks are.
+
+    Returns:
+        {array: its largest error, in units of its largest element}.
+    """
+    written, wants = {}, {}
+    for kernel, launch, names, writes in steps:
+        launched = launch_of(launch, names, writes, size, **blocks)
+        inputs = {name: written.get(name, x) for name, x in launched.inputs.items()}
+        written |= results(kernel, dataclasses.replace(launched, inputs=inputs))
+        wants |= launched.wants
+    return {x: float((written[x] - wants[x]).abs().max() / wants[x].abs().max()) for x in written}
+
+
 def start(kernel, launch, arguments, device="cpu", reverse=False, names=None):
     """Launches on these arguments: in the interpreter on the CPU, else on the device.
 

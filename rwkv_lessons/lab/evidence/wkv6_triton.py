@@ -6,6 +6,7 @@ An output `x_parts` has one axis more than x, in front: programs that each see a
 """
 
 import dataclasses
+import functools
 
 import torch
 
@@ -13,9 +14,9 @@ from warplens.faults import KernelFault
 
 from ...wkv6.reference import wkv6_reference
 from ..course.check import PASSED, Row
+from . import launches
 from .compare import TOLERANCE, Difference, compare_each
 from .functions import called, several, shown
-from .launches import results
 from .launching import Call
 from .triton import Case, Launch, answer, gpu, machine_code, traffic
 from .verdicts import failed
@@ -285,20 +286,4 @@ def wkv6_function(takes, returns, chosen):
     return gather
 
 
-def one_after_another(steps, size, **blocks):
-    """Runs kernels in the interpreter, each on what those before it wrote, and compares.
-
-    Args:
-        steps: (kernel, launch, names, writes) each, as for `wkv6_launch`.
-        size: a Size; blocks: as for `wkv6_launch`.
-
-    Returns:
-        {array: its largest error, in units of its largest element}.
-    """
-    written, wants = {}, {}
-    for kernel, launch, names, writes in steps:
-        launched = wkv6_launch(launch, names, writes, size, **blocks)
-        inputs = {name: written.get(name, x) for name, x in launched.inputs.items()}
-        written |= results(kernel, dataclasses.replace(launched, inputs=inputs))
-        wants |= launched.wants
-    return {x: float((written[x] - wants[x]).abs().max() / wants[x].abs().max()) for x in written}
+one_after_another = functools.partial(launches.one_after_another, wkv6_launch)

@@ -12,8 +12,9 @@ import torch
 
 from ...wkv7.options import CLAMP
 from ...wkv7.reference import wkv7_reference
+from . import launches
 from .cuda import TOLERANCE
-from .launches import Case, Launch, results
+from .launches import Case, Launch
 from .triton import answer, gpu, machine_code, traffic
 from .wkv6_triton import BFLOAT16_TOLERANCE, MANY_HEADS, MANY_VALUES, PARTS, Size
 
@@ -249,20 +250,4 @@ def wkv7_triton_kernel(launch, names, writes, chosen, *claims, limits=(), blocks
     )
 
 
-def one_after_another(steps, size, **blocks):
-    """Runs kernels in the interpreter, each on what those before it wrote, and compares.
-
-    Args:
-        steps: (kernel, launch, names, writes) each, as for `wkv7_launch`.
-        size: a `Size`; blocks: as for `wkv7_launch`.
-
-    Returns:
-        {array: its largest error, in units of its largest element}.
-    """
-    written, wants = {}, {}
-    for kernel, launch, names, writes in steps:
-        launched = wkv7_launch(launch, names, writes, size, **blocks)
-        inputs = {name: written.get(name, x) for name, x in launched.inputs.items()}
-        written |= results(kernel, dataclasses.replace(launched, inputs=inputs))
-        wants |= launched.wants
-    return {x: float((written[x] - wants[x]).abs().max() / wants[x].abs().max()) for x in written}
+one_after_another = functools.partial(launches.one_after_another, wkv7_launch)
