@@ -3,6 +3,7 @@
 import re
 import warnings
 from contextlib import contextmanager
+from functools import cache
 from importlib.util import find_spec
 
 TRITON = find_spec("triton") is not None  # there are no wheels for macOS and Windows
@@ -42,6 +43,7 @@ def minor(version):
     return tuple(map(int, re.findall(r"\d+", version)[:2]))
 
 
+@cache  # the version is read once
 def refuse_wrong_triton(call, version):
     """Raises a RuntimeError if this Triton is known to compile a kernel of `call` wrong."""
     if minor(version) == WRONG_TRITON:

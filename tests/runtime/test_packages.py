@@ -40,6 +40,14 @@ def test_a_triton_that_compiles_wrong_is_warned_of_and_its_calls_refused():
     with pytest.raises(RuntimeError, match="Triton 3.8.0 compiles x wrong.*compilers.md"):
         refuse_wrong_triton("x", "3.8.0")
     refuse_wrong_triton("x", "3.9.0")
+    with pytest.raises(RuntimeError, match="compiles x wrong"):  # each time
+        refuse_wrong_triton("x", "3.8.0")
+
+
+def test_tritons_version_is_read_once(monkeypatch):
+    refuse_wrong_triton("y", "3.7.0")
+    monkeypatch.setattr(packages, "minor", lambda version: pytest.fail("it is known"))
+    refuse_wrong_triton("y", "3.7.0")
 
 
 def test_a_package_that_is_missing_names_its_install(monkeypatch):
