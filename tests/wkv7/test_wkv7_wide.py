@@ -15,6 +15,7 @@ if not TRITON:
     pytest.skip("the kernels need Triton", allow_module_level=True)
 
 from rwkv_lessons.wkv7.chunked.hopper.wide import backward, gradients, sweep
+from rwkv_lessons.wkv7.chunked.hopper.wide import strong as strong_tiles
 from warplens.gluon import GluonFault
 from warplens.gluon.run import watch
 
@@ -29,10 +30,10 @@ def launched(monkeypatch):
     modules = (sweep, "launch"), (gradients, "launch"), (gradients, "launch_strong")
     kernels = (
         sweep.wkv7_wide_kernel, gradients.wkv7_wide_gradients_kernel,
-        gradients.wkv7_wide_strong_kernel,
+        strong_tiles.wkv7_wide_strong_kernel,
     )  # fmt: skip
     of_kernels = [Mutable(kernel) for kernel in kernels]
-    for (module, name), kernel, warps in zip(modules, of_kernels, (4, 8, 8), strict=True):
+    for (module, name), kernel, warps in zip(modules, of_kernels, (4, 8, 4), strict=True):
 
         def launch(programs, tensors, numbers, form, kernel=kernel, warps=warps):
             kernel.calls = [*getattr(kernel, "calls", []), tensors]
@@ -68,6 +69,7 @@ def gradients_right(x, cu_seqlens=None, scale=1.0, decay="log"):
     _, _, *kept = sweep.forward(*x, cu_seqlens, scale, decay, True)
     got = backward.gradients(*x, cu_seqlens, *kept, do, ds1, scale, decay)
     near(got, want, OF_GRADIENTS, NAMES[2:])
+    return got, want
 
 
 def test_tiles_are_the_reference():
@@ -146,6 +148,59 @@ def test_raw_decays_are_split_at_their_middle(launched):
     gradients_right(x, scale=0.3, decay="raw")
     *_, strong = launched
     assert strong.calls[0][-1].tolist() == [0, 0]
+
+
+STRONG = {  # log decays: where, and how strong
+    "all": (slice(None), -7.0),
+    "total": (slice(None), -math.inf),
+    "across chunks": (slice(10, 21), -14.0),
+    "a token": (slice(20, 21), -math.inf),
+}
+
+
+@pytest.mark.parametrize("name", STRONG)
+def test_strong_decays(name, launched, monkeypatch):
+    """Nothing is left as it was in the outputs, and dw of single tokens is right, too."""
+    empty = torch.empty_like
+    monkeypatch.setattr(torch, "empty_like", lambda x: empty(x).fill_(math.nan))
+    x = bfloat16(64, -0.1)
+    where, w = STRONG[name]
+    x[1][:, where] = w
+    got, want = gradients_right(x)
+    error, size = (got[1] - want[1]).norm(dim=-1), want[1].norm(dim=-1)
+    assert (error <= 2e-2 * size).all()
+    *_, strong = launched
+    assert strong.calls[0][-1].tolist() == [1]
+
+
+def test_strong_decays_of_any_size(launched):
+    x = bfloat16(70, 0.0)
+    g = torch.Generator().manual_seed(1)
+    x[1][:] = -16 * torch.rand(x[1].shape, generator=g) * torch.linspace(0.1, 1, 128)
+    gradients_right(x, scale=0.3)
+    *_, strong = launched
+    assert strong.calls[0][-1].tolist()[0] == 1
+
+
+def test_strong_decays_of_a_parameter(launched):
+    x = bfloat16(64, 0.0)
+    x[1][:] = torch.randn(x[1].shape, generator=torch.Generator().manual_seed(3)) + 1
+    gradients_right(x, scale=0.3, decay="raw")
+    *_, strong = launched
+    assert strong.calls[0][-1].tolist() == [1]
+
+
+def test_programs_share_strong_tiles(launched, monkeypatch):
+    """Each finds those that are its own, however many there are before, between and after them."""
+    monkeypatch.setattr(strong_tiles, "PROGRAMS", 2)
+    monkeypatch.setattr(strong_tiles, "MARKS", 1)
+    x = bfloat16(30, -0.1)
+    x[1][:, [3, 8, 9, 20, 29]] = -math.inf
+    ends = [0, 5, 8, 12, 19, 30]
+    x[6] = torch.randn(len(ends) - 1, 1, 128, 128, generator=torch.Generator().manual_seed(2))
+    gradients_right(x, cu_seqlens=torch.tensor(ends, dtype=torch.int32))
+    *_, strong = launched
+    assert strong.calls[0][-1].tolist() == [1, 0, 1, 0, 1]
 
 
 @pytest.mark.parametrize("reverse", [False, True])

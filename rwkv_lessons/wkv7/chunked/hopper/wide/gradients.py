@@ -16,13 +16,12 @@ values are in, then what the pairs add. dw is as in ../gradients.py.
 `early` is a power of two, which S is multiplied by exactly. Products of two of them are only those
 with P, where a pair that is not read is 0. So the factors alone have to fit, and these grow or
 shrink by half of a tile's decay. A tile that decays by more than e^FITS_TWICE is marked, and
-computed token by token in a second launch (strong.py).
+computed chunk by chunk in a second launch (strong.py).
 """
 
 from typing import NamedTuple
 
 import torch
-import triton
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
@@ -49,7 +48,7 @@ from ..products import (
     visible,
     zero_of,
 )
-from .strong import MARKS, wkv7_wide_strong_kernel
+from . import strong as strong_tiles
 from .sweep import WIDE
 
 KEYS = gl.constexpr(gl.NVMMADistributedLayout([3, 0], [4, 2], [16, 64, 16]))  # [tokens, keys]
@@ -348,7 +347,7 @@ def tile_gradients(
     )  # fmt: skip
     if decay != "clamp":  # no decay of which is that strong
         launch_strong(
-            triton.cdiv(programs, MARKS.value),
+            2 * min(strong_tiles.PROGRAMS, programs),
             (*inputs, z, dy, states, d_states, bounds, *outputs, strong),
             (T, H, programs, float(scale)),
             FORMS[decay],
@@ -363,4 +362,5 @@ def launch(programs, tensors, numbers, form):
 
 def launch_strong(programs, tensors, numbers, decay):
     grid = (programs, 1, 1)
-    launch_tiles(wkv7_wide_strong_kernel, grid, WARPS, tensors, numbers, (decay,))
+    kernel, warps = strong_tiles.wkv7_wide_strong_kernel, strong_tiles.WARPS
+    launch_tiles(kernel, grid, warps, tensors, numbers, (decay,))
