@@ -168,9 +168,9 @@ def wkv7(r, w, k, v, a, b, s0=None, *, cu_seqlens=None, scale=1.0, decay="log"):
         r, k: receptance and key, `[B, T, H, K]`, float32, float16, bfloat16 or float64.
         w: decay, `[B, T, H, K]`, any of these dtypes. In 16 bits a product of decays is off by at
             most 0.37 · 2⁻⁸ with "log", by more with "raw" if decays are close to 1. On Hopper a w
-            of another dtype than r takes slower kernels. But where 64 tokens decay below exp(-120),
-            which RWKV-7's models never do, gradients with w in bfloat16 are many times slower:
-            give it in float32 there. See `decay`.
+            of another dtype than r takes slower kernels. But where 64 tokens of heads of 64 decay
+            below exp(-120), which RWKV-7's models never do, gradients with w in bfloat16 are many
+            times slower: give it in float32 there. See `decay`.
         v: value, `[B, T, H, V]`, of r's dtype.
         a: token t reads the state before it with a, `[B, T, H, K]`; in models -κ, where κ is a
             unit vector for each head.

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from ...runtime.precision import sum_dtype
 
+ANY_DECAY = 128  # keys of a head whose gradients `fused` computes fast for any decay
 EPSILON = 1e-6  # that FLA adds to the square of a vector's length
 
 
@@ -37,17 +38,18 @@ class KDAForm(NamedTuple):
     rate: int = 0
     learns: bool = False
 
-    def dtype_of_w(self, g):
+    def dtype_of_w(self, g, keys):
         """As g's, and float32 from a gate. Among tensors in bfloat16 it decides wkv7's method.
 
         w in bfloat16 lets `fused` take the call, in half of the time of `chunked`. A product of
         decays exp(W) is then off by at most |W| exp(W) 2⁻⁸ ≤ 0.37 · 2⁻⁸, however many log decays
-        add up to W: less than by rounding the product itself. But the gradients of `fused` go token
-        by token through 64 tokens that decay below exp(-120), which those of a layer may: with
-        gradients, w is in float32.
+        add up to W: less than by rounding the product itself. But for heads of other than 128
+        keys, the gradients of `fused` go token by token through 64 tokens that decay below
+        exp(-120), which those of a layer may. With gradients of such heads, w is in float32.
         """
         if self.dtype == torch.bfloat16:
-            return sum_dtype(g.dtype) if self.learns else self.dtype
+            slow = self.learns and keys != ANY_DECAY
+            return sum_dtype(g.dtype) if slow else self.dtype
         return sum_dtype(g.dtype) if self.gate else g.dtype
 
 
@@ -96,7 +98,7 @@ class _Mapping(torch.autograd.Function):
     @staticmethod
     def forward(k, g, beta, form):
         dtype = form.dtype
-        w = g.to(form.dtype_of_w(g)).expand(k.shape)
+        w = g.to(form.dtype_of_w(g, k.shape[-1])).expand(k.shape)
         alpha = w.to(sum_dtype(dtype)).exp()
         a, written = (torch.empty_like(k, dtype=dtype) for _ in range(2))
         torch.addcmul(alpha.new_zeros(()), alpha, k, value=-1, out=a)

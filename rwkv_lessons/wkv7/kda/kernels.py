@@ -194,7 +194,7 @@ def forward(q, k, g, beta, A_log, dt_bias, form):
     if k.is_cuda and k.get_device() != torch.cuda.current_device():
         with torch.cuda.device(k.device):
             return forward(q, k, g, beta, A_log, dt_bias, form)
-    one_decay, of_w = g.shape != k.shape, form.dtype_of_w(g)
+    one_decay, of_w = g.shape != k.shape, form.dtype_of_w(g, k.shape[-1])
     given = k, g, beta, q if form.norm else None, A_log, dt_bias
     k, g, *others = map(contiguous, given)
     written, a = (torch.empty_like(k, dtype=form.dtype) for _ in range(2))
