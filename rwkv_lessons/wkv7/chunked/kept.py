@@ -145,14 +145,12 @@ def tiles_for(heads, chunks, K, V, dtype, gpu, decay="log"):
 def segments_for(heads, chunks, BK, sms):
     """How many segments, and the chunks of one.
 
-    With fewer than MIN_SEGMENTS the two sweeps one after the other are as long as one was; with
-    more than 128 keys they cost twice as much, and one program of two for a head fills an SM.
+    With fewer than MIN_SEGMENTS the two sweeps one after the other are as long as one was. With
+    more than 128 keys they pay for four heads of 32,768 tokens alone: one segment then.
     """
-    programs, least = PROGRAMS_PER_SM * sms if BK <= NARROW_HEAD else sms, MIN_SEGMENTS
-    if BK > MAX_VALUES:
-        programs, least = sms // 2, 2 * MIN_SEGMENTS
+    programs = PROGRAMS_PER_SM * sms if BK <= NARROW_HEAD else sms
     count = min(programs // heads, chunks // MIN_CHUNKS, MAX_SEGMENTS)
-    if count < least:
+    if count < MIN_SEGMENTS or BK > MAX_VALUES:
         return 1, chunks
     span = triton.cdiv(chunks, count)
     return triton.cdiv(chunks, span), span
