@@ -298,7 +298,6 @@ def test_verify_runs_beside_torch(beside_torch, packages):
         python, "-m", "rwkv_lessons.verify", "--only", "mla / mla / float32 / tiny / plain"
     )
     assert done.returncode == 0 and "0 wrong" in done.stdout, done.stdout + done.stderr
-    assert said_by(python, "-m", "rwkv_lessons.verify", "--only", "nothing").returncode == 2
 
 
 @pytest.mark.parametrize("packages", ["all", "bare"])
