@@ -395,11 +395,17 @@ time.sleep(600)"""
 def test_an_interrupted_check_says_how_many_it_has_checked(mine, run, monkeypatch):
     def check(id, gap):
         if id == AGAIN:
-            os.kill(os.getppid(), signal.SIGINT)
             time.sleep(600)
         return ["right", "passed"]
 
+    def interrupted(remaining, check):
+        checks = attended(remaining, check)
+        yield next(checks)
+        os.kill(os.getpid(), signal.SIGINT)
+        yield from checks
+
     monkeypatch.setattr(cli, "_check", check)
+    monkeypatch.setattr(cli, "attended", interrupted)
     write(mine, DOUBLE, "def double(x):\n    return x + x")
     code, said = run("check", "01")
     last = said.splitlines()[-1]
