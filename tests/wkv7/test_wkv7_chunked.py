@@ -247,7 +247,9 @@ def test_segments_are_for_few_heads_and_long_sequences():
     assert kept.segments_for(8, 20, 64, H200.sms) == (1, 20)  # two chunks a segment would not pay
     assert kept.segments_for(512, 1024, 64, H200.sms) == (1, 1024)
     assert kept.segments_for(16, 1024, 256, H200.sms) == (1, 1024)
-    assert kept.segments_for(4, 1024, 256, H200.sms) == (1, 1024)
+    assert kept.segments_for(8, 1024, 256, H200.sms) == (1, 1024)
+    assert kept.segments_for(4, 1024, 256, H200.sms) == (8, 128)
+    assert kept.segments_for(4, 128, 256, H200.sms) == (1, 128)
 
 
 def test_on_a_cpu_and_in_float64_it_is_the_torch_method():

@@ -146,11 +146,15 @@ def segments_for(heads, chunks, BK, sms):
     """How many segments, and the chunks of one.
 
     With fewer than MIN_SEGMENTS the two sweeps one after the other are as long as one was. With
-    more than 128 keys they pay for four heads of 32,768 tokens alone: one segment then.
+    more than 128 keys they pay only for four heads or fewer, and in long segments.
     """
-    programs = PROGRAMS_PER_SM * sms if BK <= NARROW_HEAD else sms
-    count = min(programs // heads, chunks // MIN_CHUNKS, MAX_SEGMENTS)
-    if count < MIN_SEGMENTS or BK > MAX_VALUES:
+    programs, least, shortest = PROGRAMS_PER_SM * sms, MIN_SEGMENTS, MIN_CHUNKS
+    if BK > NARROW_HEAD:
+        programs = sms
+    if BK > MAX_VALUES:
+        programs, least, shortest = sms // 4, 2 * MIN_SEGMENTS, 4 * MIN_CHUNKS
+    count = min(programs // heads, chunks // shortest, MAX_SEGMENTS)
+    if count < least:
         return 1, chunks
     span = triton.cdiv(chunks, count)
     return triton.cdiv(chunks, span), span
