@@ -119,8 +119,8 @@ class StatesOfRwkv6:
         exchange(rank_map(maps, start if begins else None))
         checkpoints = None
         if keep:
-            shape = chunked.checkpoints_shape(r, v, None, True)
-            checkpoints = r.new_empty(shape, dtype=chunked.checkpoints_dtype(r))
+            shape, dtype = chunked.describe_checkpoints(r, k, v, w, None, True)
+            checkpoints = r.new_empty(shape, dtype=dtype)
         return *chunked.run_forward(
             *tensors, start, None, scale, raw, checkpoints, maps
         ), checkpoints

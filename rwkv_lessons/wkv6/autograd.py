@@ -18,7 +18,7 @@ def gradient_shapes(r, k, v, w, u, s0, cu_seqlens, checkpoints, do, ds1, scale, 
     """What a method's `gradients` returns, without values."""
     like = [torch.empty_like(x, memory_format=torch.contiguous_format) for x in (r, k, v, w, u)]
     S = sequences_in(r, cu_seqlens)
-    return *like, r.new_empty(S, *checkpoints.shape[1:], dtype=torch.float32)
+    return *like, r.new_empty(S, *r.shape[2:], v.shape[3], dtype=torch.float32)
 
 
 def keep_inputs(ctx, inputs, output):

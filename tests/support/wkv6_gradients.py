@@ -5,8 +5,9 @@ import math
 import torch
 
 from rwkv_lessons.sequences.spans import count_spans
+from rwkv_lessons.wkv6.chunked import backward as chunked_backward
 from rwkv_lessons.wkv6.chunked.backward import gradients
-from rwkv_lessons.wkv6.chunked.forward import checkpoints_dtype
+from rwkv_lessons.wkv6.chunked.forward import states_dtype
 from rwkv_lessons.wkv6.chunked.sizes import CHECKPOINT
 from rwkv_lessons.wkv6.doubling import wkv6_doubling
 from rwkv_lessons.wkv6.reference import wkv6_reference
@@ -72,6 +73,25 @@ def kept_states(inputs, lengths, dtype):
     return states
 
 
+def in_units(states):
+    """States in float16 as the forward pass keeps them, each key's in a unit of its own."""
+    count, H, K, V = states.shape
+    by_block = states.view(count, H, K, V // 64, 64)
+    exponents = by_block.abs().amax(-1).clamp(min=2.0**-100).log2().floor() - 14
+    in_unit = (by_block * (-exponents).exp2()[..., None]).view(states.shape)
+    exponents = exponents.transpose(2, 3).reshape(count, H, K // 64, V)  # blocks × keys, on end
+    return torch.cat((in_unit, exponents), 2).half()
+
+
+def out_of_units(saved):
+    """The states that `in_units` gave, in float64."""
+    saved = saved.double()
+    (count, H, rows, V) = saved.shape
+    K = rows * 64 // 65
+    exponents = saved[:, :, K:].reshape(count, H, V // 64, K).transpose(2, 3)
+    return saved[:, :, :K] * exponents.exp2().repeat_interleave(64, 3)
+
+
 def expected(inputs, do, ds1, lengths=None, scale=1.0, raw=False):
     leaves = [x.double().requires_grad_() for x in inputs]
     total = 0
@@ -94,7 +114,10 @@ def got(inputs, do, ds1, lengths=None, scale=1.0, raw=False, between=None):
         cu = torch.tensor([0, *lengths]).cumsum(0).to(DEVICE)
     r, k, v, w, u, s0 = inputs
     plain = [r, k, v, -torch.exp(w.double()) if raw else w, u, s0]
-    checkpoints = kept_states(plain, lengths, checkpoints_dtype(r))
+    on_hopper = chunked_backward.takes_tiles((r, k, v, w), v.shape[-1], False)
+    checkpoints = kept_states(plain, lengths, states_dtype(r))
+    if on_hopper and r.dtype == torch.float16:
+        checkpoints = in_units(checkpoints)
     return gradients(*inputs, cu, checkpoints, do, ds1, scale, raw, between)
 
 

@@ -321,7 +321,8 @@ def test_machine_code_of_keys_and_values():
 def test_machine_code_of_the_sweep_on_hopper(half, N, raw, scaled, packed):
     kind = "fp16" if half else "bf16"
     x, s = (f"tensordesc<{kind}[{n}, 64],{TILE.value!r}>" for n in (CHECKPOINT, 64))
-    given = (x, x, x, x, F32, F32 if half else s, "*i16", x, F32, None, None, packed)
+    exponents = "*fp16" if half else None
+    given = (x, x, x, x, F32, s, exponents, "*i16", x, F32, None, None, packed)
     numbers = (INT, INT, "fp32", INT, INT, INT, INT)
     flags = {"K": N, "V": N, "RAW": raw, "SCALED": scaled, "HALF": half, "num_warps": 4}
     parts = f"tensordesc<fp32[{CHECKPOINT}, 64],{OF_PARTS.value!r}>"
@@ -329,10 +330,10 @@ def test_machine_code_of_the_sweep_on_hopper(half, N, raw, scaled, packed):
     results += [F32, F32]
     code = assembly(sweep_hopper_kernel, *given, *results, *numbers, **flags)
     assert code.shared_bytes <= 113 * 1024  # two an SM
-    assert code.spill_stores <= 512 and code.atomics == 0
-    assert code.count("HGMMA") >= (160 if half else 86)  # of 16 tokens, or keys
+    assert code.spill_stores <= 256 and code.atomics == 0
+    assert code.count("HGMMA") >= (110 if half else 86)  # of 16 tokens, or keys
     assert code.count("WARPGROUP.DEPBAR") <= 14  # and not a wait for each
-    assert code.count("UTMALDG") == (10 if half else 12) and code.count("UTMASTG") == 4
+    assert code.count("UTMALDG") == 12 and code.count("UTMASTG") == 4
 
 
 @pytest.mark.parametrize("N", [64, 256])

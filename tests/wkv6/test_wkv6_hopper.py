@@ -8,6 +8,7 @@ import torch
 from support.gluon_on_cpu import on_cpu
 from support.wkv6_cases import DECAYS, make, near
 from support.wkv6_chunks import NAMES, expected, fresh_tiles, in_segments  # noqa: F401
+from support.wkv6_gradients import out_of_units
 from support.wkv6_hopper import bfloat16  # noqa: F401
 from support.wkv6_options import interpreted, packed, raw_of
 from torch.nn import functional as F
@@ -248,6 +249,7 @@ def test_a_neighbour_of_nan_does_no_harm(which, keep, raw_decay):
 # float16: a result's rounding is 0.21e-3, and that of the scores as much in what tokens read of
 # each other: 0.29e-3 of both, and more of a single token. All else is in two pieces.
 OF_FLOAT16 = {"": 3.1e-4, "s1": 1e-5}
+OF_STATES = 2.2e-4  # rounded to it
 
 
 @pytest.mark.parametrize("T", [1, 65, 200])
@@ -258,8 +260,9 @@ def test_float16(T, w, launched):
     x[5] = None
     *got, kept = results(x, scale=0.3, keep=True)
     near(got, expected(x, scale=0.3), OF_FLOAT16, NAMES)
-    near([kept], [states(x, CHECKPOINT).flatten(0, 1)], 1e-5, ["checkpoints"])
-    assert launched.arguments["HALF"] and kept.dtype == torch.float32
+    of_states = states(x, CHECKPOINT).flatten(0, 1)
+    near([out_of_units(kept)], [of_states], OF_STATES, ["checkpoints"])
+    assert launched.arguments["HALF"] and kept.dtype == torch.float16
 
 
 @pytest.mark.parametrize("share", [0.99, 1.01, 4.0])
@@ -335,6 +338,10 @@ OF_PIECES = {
         "either_of(scores, of_the_next_run(low))",
         "scores",
     ),
+    "the unit of states": ("True, KEYS_EXPONENT, K, V", "True, 7, K, V"),
+    "the unit of the state in the middle": ("store_middle", "KEYS_EXPONENT", "0"),
+    "the unit of the state of a strong chunk": ("strong_chunks", "True, 0, K, V", "True, 8, K, V"),
+    "the state in the middle of a strong chunk": ("strong_chunks", "i_state + H, t", "i_state, t"),
     "the runs' places": ("strong_chunks", "of_the_next_run(low)", "low"),
     "S of strong chunks": (
         "pass_run",
@@ -358,7 +365,11 @@ def test_mistakes_in_pieces_of_float16_are_seen(name, launched):
         for w in (-0.01, -5.0):
             x = make(1, 150, 1, 64, 64, w, torch.float16)
             for keep in (False, True):
-                near(results(x, keep=keep), expected(x), OF_FLOAT16, NAMES)
+                o, s1, kept = results(x, keep=keep)
+                near((o, s1), expected(x), OF_FLOAT16, NAMES)
+                if keep:
+                    of_states = states(x, CHECKPOINT).flatten(0, 1)
+                    near([out_of_units(kept)], [of_states], OF_STATES, ["checkpoints"])
         x[0], x[2] = x[0] * 2.0**18, x[2] * 2.0**-14
         x[3].fill_(-0.01)
         near(results(x), expected(x), OF_FLOAT16, NAMES)

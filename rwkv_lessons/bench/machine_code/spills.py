@@ -25,8 +25,8 @@ mla.prefill.backward.queries_kernel                  3:208    1:40    1:40   2:2
 mla.prefill.forward.attend_kernel                    4:828   4:500   4:500  11:4676 14:1552 16:1536
 timex.toeplitz.forward.timex_toeplitz_kernel           2:4     2:4     2:4        -       -    2:12
 wkv6.chunked.forward.wkv6_chunked_fwd_kernel        19:584  16:560  16:560  22:1824       -  21:532
-wkv6.chunked.hopper.forward.wkv6_hopper_kernel           -       -       -   12:288       -       -
-wkv6.chunked.hopper.sweep.sweep_hopper_kernel            -       -       -    5:520       -       -
+wkv6.chunked.hopper.forward.wkv6_hopper_kernel           -       -       -   12:344       -       -
+wkv6.chunked.hopper.sweep.sweep_hopper_kernel            -       -       -    5:216       -       -
 wkv6.chunked.hopper.wide.wkv6_wide_kernel                -       -       -    4:204       -       -
 wkv6.chunked.hopper.wide_sweep.wkv6_wide_sweep_kernel    -       -       -    1:312       -       -
 wkv6.chunked.pairs.keys_gradients                  23:2956 23:2956 23:2956 31:14732 23:3316 23:3612

@@ -28,7 +28,7 @@ from ...sequences.spans import count_spans
 from ..autograd import define_backward
 from .hopper.segments import wkv6_segment_states_kernel
 from .hopper.sweep import sweep_hopper_kernel, weights_and_masks
-from .hopper.tiles import takes_tiles, tiles
+from .hopper.tiles import aligned, takes_tiles, tiles
 from .hopper.wide_sweep import REGISTERS, wkv6_wide_sweep_kernel
 from .hopper.wide_tiles import takes_whole_heads
 from .pairs import CHUNKS_PER_SEARCH, PairSizes, keys_gradients, values_gradients
@@ -142,6 +142,8 @@ def gradients(
     gpu = devices.gpu_of(device)
     do = torch.zeros_like(v) if do is None else do.to(v.dtype)
     r, k, v, w, u, do, checkpoints = [x.contiguous() for x in (r, k, v, w, u, do, checkpoints)]
+    if checkpoints.dtype == torch.float16:
+        r, k, v, w, do = [aligned(x) for x in (r, k, v, w, do)]
     ds1 = None if ds1 is None else ds1.contiguous()
     cu_seqlens = cu_seqlens.contiguous() if packed else None
     on_hopper = takes_tiles((r, k, v, w, do), V)
@@ -236,8 +238,8 @@ def sweep_on_hopper(run, inputs, results, ds1, cu_seqlens, cut, scale, raw_decay
             rows[n] = run.empty((blocks, *gradients[n].shape), device)
     du = torch.empty((S, H, segments, NK, NV, 64), dtype=torch.float32, device=device)
     *keys, of_v, of_o = [tiles(x, H * x.shape[-1], CHECKPOINT) for x in (r, k, w, v, do)]
-    states = checkpoints if half else tiles(checkpoints, V)
-    read = *keys[:2], of_v, keys[2], u, states, weights_and_masks(device), of_o
+    read = *keys[:2], of_v, keys[2], u, tiles(checkpoints, V)
+    tables = weights_and_masks(device), of_o
 
     local = totals = None
     if twice:
@@ -257,7 +259,8 @@ def sweep_on_hopper(run, inputs, results, ds1, cu_seqlens, cut, scale, raw_decay
         described = [tiles(x, H * x.shape[-1], CHECKPOINT) for x in rows]
         run(
             launch_tiles, sweep_hopper_kernel, (S * H * segments * NK * NV, 1, 1), 4,
-            (*read, ds1, local, totals, cu_seqlens, *described, *rows, du, ds0),
+            (*read, checkpoints if half else None, *tables, ds1, local, totals, cu_seqlens,
+             *described, *rows, du, ds0),
             (T, H, scale, segment, segments, pieces, B * T), (K, V, raw_decay, scaled, half),
         )  # fmt: skip
     else:
@@ -265,7 +268,7 @@ def sweep_on_hopper(run, inputs, results, ds1, cu_seqlens, cut, scale, raw_decay
         described = *half_chunks[:2], tiles(rows[2], H * V, CHECKPOINT), half_chunks[3]
         run(
             launch_tiles, wkv6_wide_sweep_kernel, (S * H * NK, 1, 1), 4,
-            (*read, ds1, None, None, cu_seqlens, *described, *rows, du, ds0),
+            (*read, *tables, ds1, None, None, cu_seqlens, *described, *rows, du, ds0),
             (T, H, scale, segment, segments, pieces, B * T), (raw_decay, scaled),
             maxnreg=REGISTERS.value,
         )  # fmt: skip

@@ -35,7 +35,7 @@ from ..options import check_call
 from .backward import backward, gradients
 from .hopper.forward import wkv6_hopper_kernel
 from .hopper.segments import wkv6_segment_states_kernel
-from .hopper.tiles import takes_tiles, tiles
+from .hopper.tiles import aligned, takes_tiles, tiles
 from .hopper.wide import REGISTERS, wkv6_wide_kernel
 from .hopper.wide_tiles import takes_whole_heads
 from .parts import sum_parts
@@ -45,7 +45,7 @@ from .segments import (
     state_before_segment,
     wkv6_segments_kernel,
 )
-from .sizes import CHECKPOINT, ChunkSizes, largest
+from .sizes import CHECKPOINT, ChunkSizes, largest, rows_of_state
 from .strong import GROUP, GROUPS_PER_PROGRAM, wkv6_strong_kernel
 from .tiles import FITS_TO_END, LOG2E, log2_decays, log_decay, of_halves, product
 
@@ -149,25 +149,32 @@ def save_state(checkpoints, slot, H, i_h, o_s, m_s, b_s, K: tl.constexpr, V: tl.
 
 def forward(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay, keep):
     """o, s1 and, where `keep`, the checkpoints that the backward kernels start from."""
-    shape = checkpoints_shape(r, v, cu_seqlens, keep)
+    shape, dtype = describe_checkpoints(r, k, v, w, cu_seqlens, keep)
     new = (
         torch.empty if cu_seqlens is None else torch.zeros
     )  # indices between packed sequences stay unused
-    checkpoints = new(shape, dtype=checkpoints_dtype(r), device=r.device)
+    checkpoints = new(shape, dtype=dtype, device=r.device)
     o, s1 = run_forward(
         r, k, v, w, u, s0, cu_seqlens, scale, raw_decay, checkpoints if keep else None
     )
     return o, s1, checkpoints
 
 
-def checkpoints_shape(r, v, cu_seqlens, keep):
-    """[count, H, K, V], without reading cu_seqlens; nothing if not `keep`."""
+def describe_checkpoints(r, k, v, w, cu_seqlens, keep):
+    """[count, H, rows of a state, V], without reading cu_seqlens; nothing if not `keep`. And a
+    dtype.
+
+    It is that of r, but in float16, not on Hopper, float32, as a state may exceed 65,504. On Hopper
+    it then has more rows, with exponents.
+    """
     sequences = None if cu_seqlens is None else sequences_in(r, cu_seqlens)
     count = count_spans(*r.shape[:2], sequences, CHECKPOINT) if keep else 0
-    return (count, *r.shape[2:], v.shape[3])
+    (_, _, H, K), V = r.shape, v.shape[3]
+    half = r.dtype == torch.float16 and takes_tiles((r, k, v, w), V, False)
+    return (count, H, rows_of_state(K, half), V), torch.float16 if half else states_dtype(r)
 
 
-def checkpoints_dtype(r):
+def states_dtype(r):
     return torch.bfloat16 if r.dtype == torch.bfloat16 else torch.float32
 
 
@@ -188,6 +195,8 @@ def run_forward(
         if again := replay(signature):
             return tuple(again(arguments))
     r, k, v, w, u = r.contiguous(), k.contiguous(), v.contiguous(), w.contiguous(), u.contiguous()
+    if checkpoints is not None and checkpoints.dtype == torch.float16:
+        r, k, v, w = [aligned(x) for x in (r, k, v, w)]
     (B, T, H, K), V, device = r.shape, v.shape[3], r.device
     S, packed = sequences_in(r, cu_seqlens), cu_seqlens is not None
     cu_seqlens = cu_seqlens.contiguous() if packed else None
@@ -268,7 +277,7 @@ def run_forward(
         more_inputs = u, start, cu_seqlens, segment_states, segment_decays
         group_states = None
         if not keep:
-            group_states = run.empty((all_programs, groups, BK, BV), device, checkpoints_dtype(r))
+            group_states = run.empty((all_programs, groups, BK, BV), device, states_dtype(r))
         strong = run.empty((all_programs, groups, BK), device, torch.int8)
         run(
             launch, wkv6_chunked_fwd_kernel, all_programs, warps,
@@ -306,7 +315,8 @@ def tile_for(heads, T, K, V, dtype, gpu):
 
 def forward_shapes(r, k, v, w, u, s0, cu_seqlens, scale, raw_decay, keep):
     """What `forward` returns, without values."""
-    checkpoints = r.new_empty(checkpoints_shape(r, v, cu_seqlens, keep), dtype=checkpoints_dtype(r))
+    shape, dtype = describe_checkpoints(r, k, v, w, cu_seqlens, keep)
+    checkpoints = r.new_empty(shape, dtype=dtype)
     return *empty_results(r, v, cu_seqlens), checkpoints
 
 
@@ -327,8 +337,8 @@ def wkv6_chunked(r, k, v, w, u, s0=None, *, cu_seqlens=None, scale=1.0, raw_deca
     """Same arguments and results as `wkv6`, for many tokens on a GPU; `wkv6_doubling` elsewhere.
 
     Errors, relative to float64, of o and of gradients: 2.4e-3 for bfloat16 inputs (2.5e-3 in a
-    sequence of one chunk) and 3e-4 for float16, most of it their rounding; 1e-5 for float32. s1 is
-    right to 1e-5 in all. With more than 256 keys it is `wkv6_doubling`, too, on GPUs other than
+    sequence of one chunk) and 3.5e-4 for float16, most of it their rounding; 1e-5 for float32. s1
+    is right to 1e-5 in all. With more than 256 keys it is `wkv6_doubling`, too, on GPUs other than
     Hopper with more than 128, or 64 in float32; and in float32 where only an assembler is there
     that makes it wrong (`rwkv_lessons.runtime.assembler`).
     """

@@ -7,6 +7,12 @@ from typing import NamedTuple
 # chunks of 64 tokens had the registers for them: 6.4 ms against 3.0 with 32 (docs/designs_wkv6.md).
 CHECKPOINT = 32
 
+
+def rows_of_state(K, half):
+    """Rows that a state takes in what is saved: K, and of float16 its exponents, of K · V / 64."""
+    return K + K // 64 if half else K
+
+
 LARGEST = 256  # keys; the state of 512 would not fit the registers and shared memory of a program
 SMALL_LARGEST = {2: 128, 4: 64}  # on other GPUs, where factors of more fill a warp's registers
 

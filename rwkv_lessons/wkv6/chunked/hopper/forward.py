@@ -36,7 +36,8 @@ S ← S + kᵀ v, in two pieces. The latter is 2^8 times k, so that small number
 S is 2^8 times the state; if checkpoints are kept, k of the first half decays to the middle, not to
 the end. r decayed to the end reaches 2^100, too much for float16: r kᵀ and r S are products of two
 pieces of bfloat16 each. A chunk in which a score could exceed 65,504 is taken as one of strong
-decays. Log decays are at least -1e4, and their weights 0 and 1. States are stored as float32.
+decays. Log decays are at least -1e4, and their weights 0 and 1. States are kept in float16, each
+key in a unit of its own, a power of two, which keeps any size and 11 bits of the largest elements.
 
 A chunk whose decays are too strong for this, and those after it, up to one that is not, are
 computed by strong.py, from the same tiles.
@@ -86,6 +87,7 @@ from .tiles import (
     now,
     product_of,
     rounded,
+    save_half,
     to_float16,
     two_barriers,
     wait_for_chunk,
@@ -98,6 +100,7 @@ ROWS = gl.constexpr(gl.SliceLayout(1, product_of(64)))
 BY_KEY = gl.constexpr(gl.SwizzledSharedLayout(1, 1, 1, [0]))
 FIRST_HALF = gl.constexpr(C.value // 2)  # tokens
 LARGEST = gl.constexpr(65_504.0)  # float16
+KEYS_EXPONENT = gl.constexpr(8)
 KEYS_LOG2, TO_KEYS, FROM_KEYS = gl.constexpr(8.0), gl.constexpr(2.0**8), gl.constexpr(2.0**-8)
 
 
@@ -262,11 +265,14 @@ def store_state(b_s, b_total, b_power, s, HALF: gl.constexpr, KEEP: gl.constexpr
 
 
 @gluon.jit
-def store_middle(checkpoints, b_s, b_second, b_power, there, s, HALF: gl.constexpr):
+def store_middle(
+    b_s, b_second, b_power, s, saved, state, there, K: gl.constexpr, V: gl.constexpr,
+    HALF: gl.constexpr,
+):  # fmt: skip
     """The state in the middle of a chunk, to its checkpoint or into a tile; S at the end of it."""
     if HALF:
-        b_middle = b_s * gl.exp2(b_power - b_second - KEYS_LOG2)[:, None]
-        gl.store(checkpoints, b_middle, there)
+        b_middle = b_s * gl.exp2(b_power - b_second)[:, None]
+        save_half(b_middle, saved, state, there, KEYS_EXPONENT, K, V, TURNED=False)
         b_s = now(b_s * gl.exp2(b_power)[:, None])
     else:
         s.more.store(rounded(b_s * gl.exp2(-b_second)[:, None]))
@@ -359,6 +365,9 @@ def wkv6_hopper_kernel(
 ):  # fmt: skip
     """r, k, v, w, o are descriptors of [tokens, H·K] or [tokens, H·V], and checkpoints of
     [states·K, V].
+
+    checkpoints of float16, HALF, are a tensor, and such a state has K / 64 rows more: the exponents
+    of its units, of each block of values those of all keys.
 
     o_rows is o again, for a last chunk that is not whole. Where a head has several blocks of 64
     keys, o is None, and o_rows gets the part of each, in float32, `[K / 64, tokens, H·V]`.
@@ -463,13 +472,11 @@ def wkv6_hopper_kernel(
                 k_split, k_of_state = store_keys(b_k, s, k_tiles, s_power, row, HALF, KEEP)
                 r_left = as_left(split(b_r))
                 if KEEP:
-                    at_checkpoint = ((slot + t // CHECKPOINT) * H + i_h) * K + i_k * C
+                    i_state = (slot + t // CHECKPOINT) * H + i_h
+                    at_checkpoint, saved = i_state * K + i_k * C, (checkpoints, i_k, i_v, row, col)
                     if HALF:
-                        at = checkpoints + at_checkpoint.to(gl.int64) * V + i_v * C + row * V + col
-                        gl.store(at, b_s * FROM_KEYS)
-                        at += H.to(gl.int64) * K * V  # of the state in the middle
+                        save_half(b_s, saved, i_state, True, KEYS_EXPONENT, K, V, TURNED=False)
                     else:
-                        at = at_checkpoint
                         s_w.index(i).store(rounded(b_s))
                 b_s, state = store_state(b_s, b_total, b_power, s, HALF, KEEP)
                 fence_async_shared()
@@ -489,8 +496,9 @@ def wkv6_hopper_kernel(
                 b_o = plus_product(b_o, scores, v_tile, SMALL_FIRST=False)
                 if KEEP:
                     b_s = warpgroup_mma_wait(products(scores, v_tile), deps=(b_s,))
-                    there = (row >= 0) & (t + C // 2 < n)
-                    b_s = store_middle(at, b_s, b_second, b_power, there, s, HALF)
+                    b_s = store_middle(
+                        b_s, b_second, b_power, s, saved, i_state + H, t + C // 2 < n, K, V, HALF
+                    )
                     b_s = update_state(b_s, k_of_state, v_tile, FIRST_HALF, FIRST_HALF)
                 b_o, b_s = warpgroup_mma_wait(0, deps=(b_o, b_s) + scores)[:2]
                 if HALF:

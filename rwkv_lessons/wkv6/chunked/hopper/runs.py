@@ -20,8 +20,9 @@ from ..sizes import CHECKPOINT
 from ..tiles import LOG2E, MIN_LOG_DECAY
 from .factors import (
     Rounded,
-    as_fine_as,
+    Split,
     as_left,
+    high_of,
     in_float32,
     load,
     plus_product,
@@ -38,11 +39,13 @@ from .tiles import (
     above_in_two,
     at_least,
     barrier,
+    below,
     below_in_two,
     cut,
+    in_two_of_float16,
     now,
     product_of,
-    widened,
+    to_float16,
 )
 from .tiles import in_float32 as tile_in_float32
 
@@ -53,6 +56,8 @@ PAIRS = gl.constexpr(gl.NVMMASharedLayout(64, 16, 2))  # rows of 32 numbers
 TILES = gl.constexpr(product_of(32))  # [keys, tokens]
 STATE = gl.constexpr(product_of(64))  # [keys, values]
 KEYS = gl.constexpr(gl.SliceLayout(1, product_of(32)))
+# Scores of float16 are 2^-6 of what they are, up to 2^22; and so is dv, until it is stored.
+FROM_SCORES, TO_SCORES = gl.constexpr(2.0**6), gl.constexpr(2.0**-6)
 
 
 class Tokens(NamedTuple):
@@ -60,14 +65,18 @@ class Tokens(NamedTuple):
 
     w: object
     do: object
-    s: tuple  # of one, the state before the chunk; of none where it comes in float32, without tiles
+    s: object  # the state before the chunk
     v: object
     r: object
     k: object
 
 
 class Factors(NamedTuple):
-    """A chunk's factors in shared memory, `Rounded` or `Split`."""
+    """A chunk's factors in shared memory, `Rounded` or `Split`.
+
+    rs, ks: what is multiplied by do for dS, and by dS for dv, in a chunk that is one run: rm and
+    km, or, in float16, r decayed from the chunk's start and k decayed to its end.
+    """
 
     do_v: tuple  # do above v
     s: tuple
@@ -78,20 +87,21 @@ class Factors(NamedTuple):
     km_rm: tuple  # k 2^(-m-w) above r 2^m, as a left factor
     km: tuple
     rm: tuple
+    rs: tuple
+    ks: tuple
     g: tuple  # G, and then the scores: between the runs above those inside of them
 
 
 class Sums(NamedTuple):
     """Tiles of the weights of sums over tokens, and of masks, both for one run and for two.
 
-    later, masks: of none where there is no room for them; masks are then loaded from `masks_at`.
+    later: of none in float16.
     """
 
     before: object
     middle: object
     later: tuple
-    masks: tuple
-    masks_at: object
+    masks: object
 
 
 class Places(NamedTuple):
@@ -109,6 +119,14 @@ class Decays(NamedTuple):
     late: object
     early_of_state: object
     late_of_state: object
+
+
+class Units(NamedTuple):
+    """By what the tiles of S and dS are smaller than these, powers of two, if in float16."""
+
+    s: object  # of each key
+    ds: object
+    ds_up: object  # 1 / ds
 
 
 class Gradients(NamedTuple):
@@ -133,12 +151,25 @@ def weights_of(s_weights, runs):
 
 
 @gluon.jit
-def mask_of(sums, runs, at, place):
-    """The mask of G and of scores; at: runs, where a tile of it is in memory."""
-    if len(sums.masks) == 0:
-        return gl.load(sums.masks_at + at * (5 * T32 * T32) + place.row * T32 + place.col)
+def mask_of(sums, runs):
+    """The mask of G and of scores."""
+    return sums.masks.index(runs).load(TILES)
+
+
+@gluon.jit
+def store_ds(x, b_ds, units):
+    """dS as a factor; in float16, in its units."""
+    if x.ds.high.dtype == gl.float16:
+        x.ds.high.store(to_float16(b_ds * units.ds_up))
     else:
-        return sums.masks[0].index(runs).load(TILES)
+        store_split(x.ds, b_ds)
+
+
+@gluon.jit
+def split_in_float16(b_x):
+    """A float32 tile in two pieces of float16."""
+    high, low = in_two_of_float16(b_x)
+    return Split(high, low)
 
 
 @gluon.jit
@@ -198,27 +229,34 @@ def exponents(w, middle, sums, runs, zeros):
 
 
 @gluon.jit
-def common_with_state(b_ds, b_s, s_s):
-    """Of each key the sum of dS times S: in float32 if it is there, else from its tile."""
-    if b_s is None:
-        return gl.sum(b_ds * widened(s_s.load(b_ds.type.layout)), 1)
-    else:
-        return gl.sum(b_ds * b_s, 1)
+def common_with_state(b_ds, x, units):
+    """Of each key the sum of dS times S."""
+    b_across = gl.sum(b_ds * tile_in_float32(x.s.high.load(b_ds.type.layout)), 1)
+    b_across = gl.convert_layout(b_across, KEYS)
+    if x.s.high.dtype == gl.float16:
+        b_across *= units.s
+    return b_across
 
 
 @gluon.jit
-def store_factors_of_pairs(b_m, b_mw, c, x, scale, SCALED: gl.constexpr):
-    """r 2^m and k 2^(-m-w), into shared memory; 2^m, 2^(-m-w), k 2^(-m-w) and k."""
+def store_factors_of_pairs(b_m, b_mw, late, c, x, scale, SCALED: gl.constexpr):
+    """r 2^m and k 2^(-m-w), into shared memory; 2^m, 2^(-m-w), r 2^m, k 2^(-m-w) and k.
+
+    late: None, or of float16 the decays of the chunk's second half, for `Factors.ks`.
+    """
     e_m = now(gl.exp2(b_m * LOG2E))
     e_mw = now(gl.exp2(b_mw * LOG2E))
-    store_split(transposed(x.rm), r_by_key(c.r, scale, SCALED) * e_m)
+    b_rm = r_by_key(c.r, scale, SCALED) * e_m
+    store_split(transposed(x.rm), b_rm)
     b_k = by_key(c.k)
     b_km = b_k * e_mw
     km = split(b_km)
-    store(transposed(x.km), km)
-    if len(x.do_v) == 2:
+    if c.k.dtype == gl.float16:
         b_km = in_float32(km)
-    return e_m, e_mw, b_km, b_k
+    if late is not None:  # first, since a barrier comes between two stores to one tile
+        store(transposed(x.ks), Rounded(to_float16(b_km * late[:, None])))
+    store(transposed(x.km), km)
+    return e_m, e_mw, b_rm, b_km, b_k
 
 
 @gluon.jit
@@ -231,34 +269,44 @@ def store_pairs(s_g, b_g, mask):
 
 @gluon.jit
 def one_run(
-    b_ds, b_s, b_dr, b_st, b_m, b_mw, d, c, x, sums, runs, place, zeros, scale,
+    b_ds, b_dr, b_st, b_m, b_mw, d, c, x, sums, runs, units, place, zeros, scale,
     SCALED: gl.constexpr,
 ):  # fmt: skip
-    """`Gradients` of a chunk that is one run: dS and S do are decayed to its middle.
+    """`Gradients` of a chunk that is one run: S do is decayed to its middle, and dS, or dS v.
 
     b_dr: S do, by key; b_st: G, [s, t], in its lower half; d: the chunk's `Decays`.
     """
+    HALF: gl.constexpr = c.r.dtype == gl.float16
     do, v = rows_of(x.do_v, 0, T32), transposed(rows_of(x.do_v, T32, T32))
-    if b_s is not None:
-        # A wait ends a warp's own products, not the others': without this barrier a warp
-        # ahead would write over S, in its tile, while another warp's product reads it.
-        barrier()
-    b_ds *= gl.exp2(d.late_of_state)[:, None]
-    store_split(x.ds, b_ds)
-    b_across = common_with_state(b_ds, b_s, x.s.high)
-    b_across = gl.convert_layout(b_across, KEYS) * d.early
-    store_pairs(x.g, b_st, mask_of(sums, runs, 0, place))
-    e_m, e_mw, b_km, _ = store_factors_of_pairs(b_m, b_mw, c, x, scale, SCALED)
-    b_dr_inside = now(b_dr * d.early[:, None])
+    if HALF:
+        store_ds(x, b_ds, units)
+        b_across = common_with_state(b_ds, x, units) * (d.early * d.late)
+        b_ds *= gl.exp2(d.early_of_state + d.late_of_state)[:, None]
+    else:
+        b_ds *= gl.exp2(d.late_of_state)[:, None]
+        store_split(x.ds, b_ds)
+        b_across = common_with_state(b_ds, x, units) * d.early
+    store_pairs(x.g, b_st, mask_of(sums, runs))
+    late = d.late if HALF else None
+    e_m, e_mw, b_rm, b_km, _ = store_factors_of_pairs(b_m, b_mw, late, c, x, scale, SCALED)
+    if HALF:
+        store(transposed(x.rs), split_in_float16(b_rm * d.early[:, None]))
+        b_dr_inside = now(b_dr * (d.early * units.s)[:, None])
+    else:
+        b_dr_inside = now(b_dr * d.early[:, None])
     fence_async_shared()
     barrier()  # all warps' parts of the factors are stored
     b_dk_inside = product(x.ds, v, zeros)
-    b_ds = plus_product(now(b_ds), transposed(x.rm), do)
-    b_dv = product(transposed(x.ds), transposed(x.km), zeros)
+    b_ds = plus_product(now(b_ds), transposed(x.rs), do)
+    b_dv = product(transposed(x.ds), transposed(x.ks), zeros)
     b_dk_inside, b_ds, b_dv = warpgroup_mma_wait(0, deps=(b_dk_inside, b_ds, b_dv))
+    if HALF:
+        b_dk_inside = now(b_dk_inside * (d.late * units.ds)[:, None])
+        b_dv = now(b_dv * (units.ds * TO_SCORES))
     b_across += gl.sum(b_km * b_dk_inside, 1)
     b_dw = zeros + b_across[:, None]
-    b_ds *= gl.exp2(d.early_of_state)[:, None]
+    if not HALF:
+        b_ds *= gl.exp2(d.early_of_state)[:, None]
     return Gradients(
         b_ds, e_m, e_mw, zeros, zeros, zeros, b_dv, b_dw, b_dk_inside, b_dr_inside
     )  # fmt: skip
@@ -266,18 +314,19 @@ def one_run(
 
 @gluon.jit
 def two_runs(
-    b_ds, b_s, b_dr, b_st, d, c, x, sums, runs, place, zeros, scale,
+    b_ds, b_dr, b_st, d, c, x, sums, runs, units, place, zeros, scale,
     RAW: gl.constexpr, SCALED: gl.constexpr,
 ):  # fmt: skip
     """`Gradients` of a chunk of two runs; arguments as of `one_run`."""
+    HALF: gl.constexpr = c.r.dtype == gl.float16
     do, v = rows_of(x.do_v, 0, T32), transposed(rows_of(x.do_v, T32, T32))
     before, middle = weights_of(sums.before, runs), weights_of(sums.middle, runs)
     after = transposed(before)
     w, weak = decays_and_weakened(c.w, RAW)
     b_weak, weak = in_float32(weak), as_left(weak)
-    store_split(x.ds, b_ds)
+    store_ds(x, b_ds, units)
     b_ds *= gl.exp2(d.early_of_state + d.late_of_state)[:, None]
-    b_across = gl.convert_layout(common_with_state(b_ds, b_s, x.s.high), KEYS)
+    b_across = common_with_state(b_ds, x, units)
     fence_async_shared()
     barrier()  # dS is stored
     m_and_mw = exponents(weak, middle, sums, runs, zeros)
@@ -292,12 +341,12 @@ def two_runs(
         b_mw = -b_m - b_weak
     else:
         b_m, b_mw, b_p, b_q = warpgroup_mma_wait(going_on, deps=deps)[:4]
-    e_m, e_mw, _, b_k = store_factors_of_pairs(b_m, b_mw, c, x, scale, SCALED)
+    e_m, e_mw, _, _, b_k = store_factors_of_pairs(b_m, b_mw, None, c, x, scale, SCALED)
     e_p = now(gl.exp2(b_p * LOG2E))
     e_q = now(gl.exp2(b_q * LOG2E))
     b_rp = r_by_key(c.r, scale, SCALED) * e_p
     store_split(transposed(x.rp), b_rp)
-    mask = mask_of(sums, runs, 1, place)
+    mask = mask_of(sums, runs)
     b_ts, b_dk = warpgroup_mma_wait(0, deps=(b_ts, b_dk))
     store_pairs(x.g, gl.where(place.row < T32, b_ts, b_st), mask)
     b_kq = b_k * e_q
@@ -305,21 +354,28 @@ def two_runs(
     fence_async_shared()
     barrier()  # all warps' parts of the factors are stored
     early_decay, late_decay = d.early[:, None], d.late[:, None]
+    if HALF:
+        b_dr, b_dk = b_dr * units.s[:, None], b_dk * units.ds
     b_dr = now(gl.where(place.is_left, b_dr, b_dr * early_decay))
     b_dk = now(gl.where(place.is_left, b_dk * late_decay, b_dk))
     of_left = b_across + gl.sum(gl.where(place.is_left, 0.0, b_rp * b_dr), 1)
     of_right = b_across + gl.sum(gl.where(place.is_left, b_kq * b_dk, 0.0), 1)
     b_dw = now(gl.where(place.is_left, of_left[:, None], of_right[:, None]))
     g, kq, rp = rows_of(x.g, 0, T32), transposed(x.kq), transposed(x.rp)
-    r_from_start = as_left(split(gl.where(place.is_left, b_rp, b_rp * early_decay)))
+    b_from_start = gl.where(place.is_left, b_rp, b_rp * early_decay)
+    r_from_start = as_left(split_in_float16(b_from_start) if HALF else split(b_from_start))
     b_ds = plus_product(now(b_ds), r_from_start, do)
-    b_dr = plus_product(b_dr, kq, as_fine_as(transposed(g), do))
+    b_dr = plus_product(b_dr, kq, transposed(g if HALF else high_of(g)))
     b_dk = plus_product(b_dk, rp, g)
     b_between = product(x.rp_kq, kq, zeros)
-    k_to_end = split(gl.where(place.is_left, b_kq * late_decay, b_kq))
+    b_to_end = gl.where(place.is_left, b_kq * late_decay, b_kq)
+    k_to_end = Rounded(to_float16(b_to_end)) if HALF else split(b_to_end)
     deps = (b_ds, b_dr, b_dk, b_between) + r_from_start
     b_ds, b_dr, b_dk, b_between = warpgroup_mma_wait(0, deps=deps)[:4]
-    store(kq, k_to_end)
+    if HALF:
+        barrier()  # all warps' products have read k 2^q
+    k_of_state = transposed(x.ks) if HALF else kq
+    store(k_of_state, k_to_end)
     fence_async_shared()
     barrier()  # k decayed to the chunk's end is stored
 
@@ -330,14 +386,16 @@ def two_runs(
     k_dk = as_left(split(by_key(c.k) * b_dk))
     b_dw = plus_product(b_dw, r_dr, after)
     b_dw = plus_product(b_dw, k_dk, before)
-    b_dv = product(transposed(x.ds), kq, zeros)
+    b_dv = product(transposed(x.ds), k_of_state, zeros)
     deps = (b_dw, b_dv) + r_dr + k_dk
     b_dw, b_dv = warpgroup_mma_wait(0, deps=deps)[:2]
+    if HALF:
+        b_dv = now(b_dv * (units.ds * TO_SCORES))
     return Gradients(b_ds, e_m, e_mw, b_dr, b_between, b_dk, b_dv, b_dw, zeros, zeros)
 
 
 @gluon.jit
-def inside_of_runs(b, x, sums, runs, place, zeros):
+def inside_of_runs(b, x, sums, runs, place, zeros, HALF: gl.constexpr):
     """dr, dk, dv, on its way, and what passes each token of what tokens of a run give each other.
 
     b: `Gradients` so far. Sums of r dr and k dk are of the very same pieces, with all four
@@ -345,13 +403,14 @@ def inside_of_runs(b, x, sums, runs, place, zeros):
     """
     b_dr_inside, b_dk_inside = now(b.dr_inside), now(b.dk_inside)
     do = rows_of(x.do_v, 0, T32)
-    g = as_fine_as(rows_of(x.g, T32, T32), do)  # [s, t]
+    pairs = rows_of(x.g, T32, T32)  # [s, t]
+    g = pairs if HALF else high_of(pairs)
     km, rm = transposed(x.km), transposed(x.rm)
     b_dr_inside = plus_product_of_low(b_dr_inside, km, g)
     b_dk_inside = plus_product_of_low(b_dk_inside, rm, transposed(g))
     b_dr_inside = plus_product(b_dr_inside, km, g)
     b_dk_inside = plus_product(b_dk_inside, rm, transposed(g))
-    b_inside = product(as_fine_as(x.km_rm, do), km, zeros)
+    b_inside = product(x.km_rm if HALF else high_of(x.km_rm), km, zeros)
     b_dr_inside, b_dk_inside, b_inside = warpgroup_mma_wait(
         0, deps=(b_dr_inside, b_dk_inside, b_inside)
     )
@@ -366,13 +425,19 @@ def inside_of_runs(b, x, sums, runs, place, zeros):
     b_passed = warpgroup_mma(remainder.high, after, b_passed, is_async=True)
     b_passed = warpgroup_mma(first, after, b_passed, is_async=True)
 
-    mask = mask_of(sums, runs, runs, place)
-    high, low = below_in_two(gl.where(place.row < T32, b.b_between, b_inside), mask)
-    x.g.high.store(high)
-    x.g.low.store(low)
+    mask = mask_of(sums, runs)
+    b_scores = gl.where(place.row < T32, b.b_between, b_inside)
+    if HALF:
+        scores = Rounded(x.g.high._reinterpret(gl.float16, [2 * T32, T32], PAIRS))
+        scores.high.store(below(to_float16(b_scores * TO_SCORES), mask))
+    else:
+        scores = x.g
+        high, low = below_in_two(b_scores, mask)
+        scores.high.store(high)
+        scores.low.store(low)
     fence_async_shared()
     barrier()  # all warps' scores are stored
-    between, inside = rows_of(x.g, 0, T32), rows_of(x.g, T32, T32)
+    between, inside = rows_of(scores, 0, T32), rows_of(scores, T32, T32)
     b_dv = plus_product(b.dv, transposed(do), between)
     b_dv = plus_product(b_dv, transposed(do), inside)
     deps = (b_passed, first) + remainder

@@ -68,6 +68,7 @@ from .tiles import (
     left_over,
     product_of,
     rounded,
+    save_half,
     wait_for_chunk,
     where_one,
     widened,
@@ -284,10 +285,10 @@ def strong_chunks(
             w, near_w = Split(s_log, s_low), Split(s_more, s_rest)
         near_pieces = store_decays(h_w, w, near_w, whole, n - t, row, RAW)
         if checkpoints is not None:
-            at_checkpoint = ((slot + t // CHECKPOINT) * H + i_h) * K + i_k * C
+            i_state = (slot + t // CHECKPOINT) * H + i_h
+            at_checkpoint, saved = i_state * K + i_k * C, (checkpoints, i_k, i_v, row, col)
             if HALF:
-                at = at_checkpoint.to(gl.int64) * V + i_v * C
-                gl.store(checkpoints + at + col * V + row, b_s)
+                save_half(b_s, saved, i_state, True, 0, K, V, TURNED=True)
             else:
                 s_state.permute((1, 0)).store(rounded(b_s))
         fence_async_shared()
@@ -354,9 +355,7 @@ def strong_chunks(
         b_s, o_1, read_1 = pass_run(b_s, 1, *of_runs)
         if checkpoints is not None:
             if HALF:
-                is_stored = (row >= 0) & (t + C // 2 < n)
-                at += H.to(gl.int64) * K * V
-                gl.store(checkpoints + at + col * V + row, b_s, is_stored)
+                save_half(b_s, saved, i_state + H, t + C // 2 < n, 0, K, V, TURNED=True)
             else:
                 near_low.permute((1, 0)).store(rounded(b_s))
         b_s, o_2, read_2 = pass_run(b_s, 2, *of_runs)

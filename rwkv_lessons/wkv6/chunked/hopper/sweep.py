@@ -44,10 +44,12 @@ and runs is a sum, in which nothing has to cancel.
 It reads r, k, v, w, do and the states before chunks, as much as two of those, and writes four: 11
 tensors of the size of r. The next chunk comes while one is computed. Two programs share an SM.
 
-float16 is not multiplied as such: factors reach 2^80, and states may exceed 65,504. v, do, S, dS
-and r 2^p are two pieces of bfloat16 then, too, which hold all that is given, and S comes as
-float32. LEAST is 2^-12.5. Masks and S come from global memory, and weights of one kind are missing,
-so that two programs still share an SM.
+In float16 do and v are multiplied as they are, and so must be what they meet, or its unit is given:
+S comes in float16, each key in a unit of its own, a power of two, and dS has one unit, by its
+largest element. Where a chunk is one run, dS meets k 2^q, not k 2^(-m-w), and do meets r 2^p from
+the chunk's start, in two pieces: both only shrink. Scores are 2^-6 of what they are, up to 2^22.
+Inside of a run and between two, factors stay in pieces of bfloat16, two each, as r 2^m reaches
+2^80. LEAST is 2^-12.5. Weights of one kind are missing, so that two programs still share an SM.
 """
 
 import functools
@@ -72,16 +74,15 @@ from .factors import (
     Split,
     as_left,
     factor,
-    load,
     product,
     products,
     rows_of,
-    store_split,
     tile_of,
     transposed,
 )
 from .factors import in_float32 as factor_in_float32
 from .runs import (
+    FROM_SCORES,
     KEYS,
     LEAST,
     LEAST_OF_FLOAT16,
@@ -94,6 +95,7 @@ from .runs import (
     Places,
     Sums,
     Tokens,
+    Units,
     by_key,
     decays,
     exponents,
@@ -103,7 +105,16 @@ from .runs import (
     two_runs,
     weights_of,
 )
-from .tiles import TILE, C, barrier, in_float32, rounded, two_barriers, widened
+from .tiles import (
+    TILE,
+    C,
+    barrier,
+    exponent_of,
+    in_float32,
+    power_of_two,
+    rounded,
+    two_barriers,
+)
 
 OF_PARTS = gl.constexpr(gl.NVMMASharedLayout(128, 32, 2))
 TOKENS = gl.constexpr(gl.SliceLayout(0, TILES.value))
@@ -151,10 +162,7 @@ class Scratch(NamedTuple):
     Of none are pieces that only float16 has, or only bfloat16.
     """
 
-    s: tuple
-    do_v_low: tuple
     ds: object
-    ds_low: tuple
     rp_kq: tuple
     kq_low: tuple
     km_rm: object
@@ -173,17 +181,10 @@ class Results(NamedTuple):
 
 
 @gluon.jit
-def barriers(HALF: gl.constexpr):
-    """Of the tiles of two chunks.
-
-    S of float16 comes without a tile, and no barrier is made for it: its memory would be given to a
-    tile where nobody waits for it, and a barrier stays a barrier.
-    """
+def barriers():
+    """Of the tiles of two chunks."""
     w_ready, r_ready, k_ready = two_barriers(), two_barriers(), two_barriers()
-    do_ready, v_ready = two_barriers(), two_barriers()
-    s_ready = ()
-    if not HALF:
-        s_ready = (two_barriers(),)
+    do_ready, v_ready, s_ready = two_barriers(), two_barriers(), two_barriers()
     return Tokens(w_ready, do_ready, s_ready, v_ready, r_ready, k_ready)
 
 
@@ -192,11 +193,11 @@ def load_sums(at, HALF: gl.constexpr):
     """`Sums`, of `weights_and_masks` at an address."""
     s_before = gl.allocate_shared_memory(gl.int16, [2, T32, T32], PAIRS)
     s_middle = gl.allocate_shared_memory(gl.int16, [2, T32, T32], PAIRS)
-    later, masks = (), ()
+    later = ()
     if not HALF:
         s_later = gl.allocate_shared_memory(gl.int16, [2, T32, T32], PAIRS)
-        s_masks = gl.allocate_shared_memory(gl.int16, [2, C, T32], PAIRS)
-        later, masks = (s_later,), (s_masks,)
+        later = (s_later,)
+    s_masks = gl.allocate_shared_memory(gl.int16, [2, C, T32], PAIRS)
     o_i = gl.arange(0, T32, gl.SliceLayout(1, SMALL))[:, None]
     o_t = gl.arange(0, T32, gl.SliceLayout(0, SMALL))[None, :]
     o_mask = gl.arange(0, C, gl.SliceLayout(1, SMALL))[:, None]
@@ -206,46 +207,36 @@ def load_sums(at, HALF: gl.constexpr):
         s_middle.index(two).store(gl.load(at_half + T32 * T32 + o_i * T32 + o_t))
         if not HALF:
             s_later.index(two).store(gl.load(at_half + 2 * T32 * T32 + o_i * T32 + o_t))
-            s_masks.index(two).store(gl.load(at_half + 3 * T32 * T32 + o_mask * T32 + o_t))
-    return Sums(s_before, s_middle, later, masks, at + 3 * T32 * T32)
+        s_masks.index(two).store(gl.load(at_half + 3 * T32 * T32 + o_mask * T32 + o_t))
+    return Sums(s_before, s_middle, later, s_masks)
 
 
 @gluon.jit
-def scratch_tiles(s_s, HALF: gl.constexpr):
-    """s_s: a tile for float16's high piece of S."""
+def scratch_tiles(HALF: gl.constexpr):
+    s_rp_kq = gl.allocate_shared_memory(gl.bfloat16, [1, C, C], TILE)
     if HALF:
         s_rp_kq_low = gl.allocate_shared_memory(gl.bfloat16, [1, C, C], TILE)
-        s_do_v_low = gl.allocate_shared_memory(gl.bfloat16, [1, C, C], TILE)
-        s_s_low = gl.allocate_shared_memory(gl.bfloat16, [1, C, C], TILE)
-        s_ds_low = gl.allocate_shared_memory(gl.bfloat16, [1, C, C], TILE)
     else:
-        s_rp_kq = gl.allocate_shared_memory(gl.bfloat16, [1, C, C], TILE)
         s_kq_low = gl.allocate_shared_memory(gl.bfloat16, [1, T32, C], TILE)
     s_km_rm = gl.allocate_shared_memory(gl.bfloat16, [1, C, C], TILE)
-    s_ds = gl.allocate_shared_memory(gl.bfloat16, [1, C, C], TILE)
+    s_ds = gl.allocate_shared_memory(gl.float16 if HALF else gl.bfloat16, [1, C, C], TILE)
     s_g_high = gl.allocate_shared_memory(gl.bfloat16, [1, C, T32], PAIRS)
     s_g_low = gl.allocate_shared_memory(gl.bfloat16, [1, C, T32], PAIRS)
     s_diagonal = gl.allocate_shared_memory(gl.float32, [T32], PLAIN)
     s_self = gl.allocate_shared_memory(gl.float32, [T32], PLAIN)
     g = Split(s_g_high, s_g_low)
-    if HALF:  # r 2^p and k 2^q come where S is no longer needed
-        return Scratch(
-            Split(s_s, s_s_low), (s_do_v_low,), s_ds, (s_ds_low,), Split(s_s_low, s_rp_kq_low), (),
-            s_km_rm, g, s_diagonal, s_self,
-        )  # fmt: skip
+    if HALF:
+        rp_kq = Split(s_rp_kq, s_rp_kq_low)
+        return Scratch(s_ds, rp_kq, (), s_km_rm, g, s_diagonal, s_self)
     else:
-        return Scratch(
-            (), (), s_ds, (), Rounded(s_rp_kq), (s_kq_low,), s_km_rm, g, s_diagonal, s_self
-        )  # fmt: skip
+        return Scratch(s_ds, Rounded(s_rp_kq), (s_kq_low,), s_km_rm, g, s_diagonal, s_self)
 
 
 @gluon.jit
 def tiles_of(staged, stage):
     """The tiles of one stage."""
     w, r, k = staged.w.index(stage), staged.r.index(stage), staged.k.index(stage)
-    do_v, s = staged.do.index(stage), ()
-    if len(staged.s) == 1:
-        s = (staged.s[0].index(stage),)
+    do_v, s = staged.do.index(stage), staged.s.index(stage)
     return Tokens(w, do_v.slice(0, T32, 0), s, do_v.slice(T32, T32, 0), r, k)
 
 
@@ -255,22 +246,23 @@ def factors_of(scratch, staged, stage, i):
 
     i: 0, which the compiler cannot know: it would keep all tiles' addresses in registers.
     """
-    do_v = (staged.do.index(stage)._reinterpret(gl.bfloat16, [C, C], TILE),)
-    ds = (scratch.ds.index(i),)
-    if len(staged.s) == 0:
-        s = tile_of(scratch.s, i)
-        do_v = do_v + (scratch.do_v_low[0].index(i),)
-        ds = ds + (scratch.ds_low[0].index(i),)
-    else:
-        s = Rounded(staged.s[0].index(stage))
+    s_s = staged.s.index(stage)
+    HALF: gl.constexpr = s_s.dtype == gl.float16
+    do_v, s, ds = Rounded(staged.do.index(stage)), Rounded(s_s), Rounded(scratch.ds.index(i))
     rp_kq = tile_of(scratch.rp_kq, i)
     rp, kq = rows_of(rp_kq, 0, T32), rows_of(rp_kq, T32, T32)
     if len(kq) == 1:
         kq = kq + (scratch.kq_low[0].index(i),)
-    km_rm = Split(scratch.km_rm.index(i), s.high)  # S is not needed any more by then
+    s_low = s_s._reinterpret(gl.bfloat16, [C, C], TILE) if HALF else s_s
+    km_rm = Split(scratch.km_rm.index(i), s_low)  # S is not needed any more by then
     km, rm = rows_of(km_rm, 0, T32), rows_of(km_rm, T32, T32)
     g = tile_of(scratch.g, i)
-    return Factors(factor(do_v), s, factor(ds), rp_kq, rp, factor(kq), km_rm, km, rm, g)
+    rs, ks = rm, km
+    if HALF:
+        high = rp_kq.high._reinterpret(gl.float16, [C, C], TILE)
+        low = rp_kq.low._reinterpret(gl.float16, [C, C], TILE)
+        rs, ks = rows_of(Split(high, low), 0, T32), rows_of(Rounded(high), T32, T32)
+    return Factors(do_v, s, ds, rp_kq, rp, factor(kq), km_rm, km, rm, rs, ks, g)
 
 
 @gluon.jit
@@ -300,8 +292,7 @@ def load_chunk(
     s_do, s_v = do_v.slice(0, T32, 0), do_v.slice(T32, T32, 0)
     expect_rows(ready.w, stage, T32, there)
     expect_rows(ready.do, stage, T32, there)
-    if len(ready.s) == 1:
-        expect_rows(ready.s[0], stage, C, there)
+    expect_rows(ready.s, stage, C, there)
     expect_rows(ready.v, stage, T32, there)
     expect_rows(ready.r, stage, T32, there)
     expect_rows(ready.k, stage, T32, there)
@@ -309,9 +300,7 @@ def load_chunk(
         tma.store_wait(0)
     fetch(inputs.w, staged.w.index(stage), ready.w, stage, there, row, key_column)
     fetch(inputs.do, s_do, ready.do, stage, there, row, value_column)
-    if len(ready.s) == 1:
-        s_s = staged.s[0].index(stage)
-        fetch(inputs.s[0], s_s, ready.s[0], stage, there, state_row, state_column)
+    fetch(inputs.s, staged.s.index(stage), ready.s, stage, there, state_row, state_column)
     fetch(inputs.v, s_v, ready.v, stage, there, row, value_column)
     fetch(inputs.r, staged.r.index(stage), ready.r, stage, there, row, key_column)
     fetch(inputs.k, staged.k.index(stage), ready.k, stage, there, row, key_column)
@@ -332,8 +321,7 @@ def wait_for_chunk(ready, stage, phase):
     """Until the tiles of a chunk are there."""
     mbarrier.wait(ready.w.index(stage), phase)
     mbarrier.wait(ready.do.index(stage), phase)
-    if len(ready.s) == 1:
-        mbarrier.wait(ready.s[0].index(stage), phase)
+    mbarrier.wait(ready.s.index(stage), phase)
     mbarrier.wait(ready.v.index(stage), phase)
     mbarrier.wait(ready.r.index(stage), phase)
     mbarrier.wait(ready.k.index(stage), phase)
@@ -358,20 +346,9 @@ def clear_chunk_after(c, n, RAW: gl.constexpr):
 
 
 @gluon.jit
-def store_values(c, x, s_diagonal):
-    """float16's do · v of each token, and do and v as factors, in the same tiles and two more."""
-    if len(x.do_v) == 2:
-        b_do, b_v = c.do.load(ROWS).to(gl.float32), c.v.load(ROWS).to(gl.float32)
-        s_diagonal.store(gl.sum(b_do * b_v, 1))
-        store_split(rows_of(x.do_v, 0, T32), b_do)
-        store_split(rows_of(x.do_v, T32, T32), b_v)
-
-
-@gluon.jit
 def store_own(c, u, o_u, scratch, scale, SCALED: gl.constexpr):
-    """What each token asks of itself, a row in four threads: bfloat16's do · v, and r · u k."""
-    if c.do.dtype == gl.bfloat16:
-        scratch.diagonal.store(gl.sum(widened(c.do.load(ROWS)) * widened(c.v.load(ROWS)), 1))
+    """What each token asks of itself, a row in four threads: do · v, and r · u k."""
+    scratch.diagonal.store(gl.sum(in_float32(c.do.load(ROWS)) * in_float32(c.v.load(ROWS)), 1))
     u_of_rows = gl.load(u + o_u).to(gl.float32)
     b_rk = in_float32(c.r.load(ROWS)) * in_float32(c.k.load(ROWS))
     itself = gl.sum(b_rk * u_of_rows[None, :], 1)
@@ -381,16 +358,33 @@ def store_own(c, u, o_u, scratch, scale, SCALED: gl.constexpr):
 
 
 @gluon.jit
-def of_halves(b_m, b_mw, place):
+def of_halves(b_m, b_mw, b_most, place):
     """log2 of the decays of a chunk's halves, by what these do to the first and last token.
 
     Returns:
-        those of each key, and whether all fit float32.
+        those of each key; whether all fit float32; and then, of float16, the largest of b_most, the
+        largest elements of dS by key.
     """
     early = gl.sum(gl.where(place.col == 0, b_m, 0.0), 1) * -LOG2E
     late = gl.sum(gl.where(place.col == T32 - 1, b_mw, 0.0), 1) * -LOG2E
     b_fits = (early >= -FITS) & (late >= -FITS)  # NaN does not
-    return early, late, gl.max(gl.where(b_fits, 0, 1), 0) == 0
+    if b_most is None:
+        return early, late, gl.max(gl.where(b_fits, 0, 1), 0) == 0, 0.0
+    else:
+        most = gl.max(gl.where(b_fits, b_most, float("inf")), 0)
+        return early, late, most < float("inf"), most
+
+
+@gluon.jit
+def units_of(b_exponent, most):
+    """`Units`; most: the largest element of dS. Of bfloat16, which has none, without meaning."""
+    if b_exponent is None:
+        return Units(0.0, 0.0, 0.0)
+    else:
+        exponent = exponent_of(most)
+        return Units(
+            power_of_two(b_exponent.to(gl.int32)), power_of_two(exponent), power_of_two(-exponent)
+        )
 
 
 @gluon.jit
@@ -430,29 +424,30 @@ def store_gradients(
     b_dk += b_bonus * b_r
     store_result(results.dk, b_dk)
     b_dv = warpgroup_mma_wait(0, deps=(b_dv,))
-    do = transposed(rows_of(x.do_v, 0, T32))
-    b_dv += factor_in_float32(load(do, TILES)) * scratch.itself.load(TOKENS)[None, :]
+    if c.do.dtype == gl.float16:
+        b_dv *= FROM_SCORES
+    b_dv += by_key(c.do) * scratch.itself.load(TOKENS)[None, :]
     store_result(results.dv, b_dv)
     return b_du
 
 
 @gluon.jit
 def chunk_gradients(
-    b_ds, b_s, w_left, b_w, c, x, u, o_u, sums, scratch, place, zeros, whole, same, scale,
+    b_ds, b_exponent, w_left, b_w, c, x, u, o_u, sums, scratch, place, zeros, whole, same, scale,
     RAW: gl.constexpr, SCALED: gl.constexpr,
 ):  # fmt: skip
     """dS before a chunk, and dr, dk, dv and dw without what u gives them; dv is on its way.
 
-    b_ds: dS after it; b_s: S in registers, of float16 only; same: 0, as of `factors_of`.
+    b_ds: dS after it; b_exponent: of the unit of S by key, of float16 only; same: 0, as of
+    `factors_of`.
     """
-    HALF: gl.constexpr = len(x.do_v) == 2
+    HALF: gl.constexpr = c.r.dtype == gl.float16
     do_by_v = transposed(rows_of(x.do_v, 0, T32))  # values × tokens
     m_and_mw = exponents(w_left, weights_of(sums.middle, same), sums, same, zeros)
     b_st = product(x.do_v, do_by_v, zeros)
+    b_most = None
     if HALF:
-        store_split(x.s, b_s)
-        fence_async_shared()
-        barrier()  # S is stored
+        b_most = gl.convert_layout(gl.max(gl.abs(b_ds), 1), KEYS)
     b_dr = product(x.s, do_by_v, zeros)
     store_own(c, u, o_u, scratch, scale, SCALED)  # meanwhile
     going_on: gl.constexpr = products(x.do_v, do_by_v) + products(x.s, do_by_v)
@@ -461,20 +456,25 @@ def chunk_gradients(
         b_mw = -b_m - b_w
     else:
         b_m, b_mw = warpgroup_mma_wait(going_on, deps=m_and_mw + w_left)[:2]
-    early, late, fit = of_halves(b_m, b_mw, place)
+    early, late, fit, most = of_halves(b_m, b_mw, b_most, place)
     fits = whole & fit
     runs = same + gl.where(fits, 0, 1)
     d = decays_of_halves(early, late)
     b_st, b_dr = warpgroup_mma_wait(0, deps=(b_st, b_dr))
     if fits:
+        units = units_of(b_exponent, most)
         b = one_run(
-            b_ds, b_s, b_dr, b_st, b_m, b_mw, d, c, x, sums, same, place, zeros, scale, SCALED
+            b_ds, b_dr, b_st, b_m, b_mw, d, c, x, sums, same, units, place, zeros, scale,
+            SCALED,
         )  # fmt: skip
     else:
+        if HALF:
+            most = gl.max(b_most, 0)
+        units = units_of(b_exponent, most)
         b = two_runs(
-            b_ds, b_s, b_dr, b_st, d, c, x, sums, runs, place, zeros, scale, RAW, SCALED
+            b_ds, b_dr, b_st, d, c, x, sums, runs, units, place, zeros, scale, RAW, SCALED
         )  # fmt: skip
-    b_dr, b_dk, b_dv, b_passed = inside_of_runs(b, x, sums, runs, place, zeros)
+    b_dr, b_dk, b_dv, b_passed = inside_of_runs(b, x, sums, runs, place, zeros, HALF)
     if not fits:
         WEAK: gl.constexpr = LEAST_OF_FLOAT16 if HALF else LEAST
         b_passed *= gl.exp2(gl.minimum((log_decays(c.w, RAW) - WEAK) * LOG2E, 0.0))
@@ -530,17 +530,20 @@ def last_ds(
 @assembled
 @gluon.jit(do_not_specialize=["T", "H", "scale", "segment", "segments", "pieces", "tokens"])
 def sweep_hopper_kernel(
-    r, k, v, w, u, checkpoints, weights, do, ds1, local_ds, local_decay, cu_seqlens,
+    r, k, v, w, u, checkpoints, checkpoint_rows, weights, do, ds1, local_ds, local_decay,
+    cu_seqlens,
     dr, dk, dv, dw, dr_rows, dk_rows, dv_rows, dw_rows, du, ds0,
     T, H, scale, segment, segments, pieces, tokens,
     K: gl.constexpr, V: gl.constexpr, RAW: gl.constexpr, SCALED: gl.constexpr,
     HALF: gl.constexpr,
 ):  # fmt: skip
     """r, k, v, w, do, dr, dk, dv, dw are descriptors of [tokens, H·K] or [tokens, H·V], and so are
-    checkpoints, of [states·K, V], unless HALF: in float16. Of the results there are as many, one
-    after another, as there are blocks of values, or for dv of keys: each gets its part, in float32
-    where there are several blocks.
+    checkpoints, of [states·K, V]. Of the results there are as many, one after another, as there are
+    blocks of values, or for dv of keys: each gets its part, in float32 where there are several
+    blocks.
 
+    HALF: in float16. A state has K / 64 more rows then, the exponents of its units, of each block
+    of values those of all keys; checkpoint_rows is checkpoints again, for these.
     weights: `weights_and_masks`. ds1, local_ds, local_decay, cu_seqlens, segment, segments: as in
     ../states.py; a segment is of several `pieces` in local_ds and local_decay. dr_rows, … are the
     results again, for a chunk that is not whole. du: of each program, `[64]`. tokens: of all
@@ -548,6 +551,7 @@ def sweep_hopper_kernel(
     """
     NK: gl.constexpr = K // 64
     NV: gl.constexpr = V // 64
+    STATE_ROWS: gl.constexpr = K + K // 64 if HALF else K
     i = gl.program_id(0)
     i_v, i_k, i_segment = i % NV, i // NV % NK, i // (NV * NK) % segments
     i_h, i_n = i // (NV * NK * segments) % H, i // (NV * NK * segments) // H
@@ -566,19 +570,19 @@ def sweep_hopper_kernel(
     s_r = gl.allocate_shared_memory(DTYPE, [2, T32, C], TILE)
     s_k = gl.allocate_shared_memory(DTYPE, [2, T32, C], TILE)
     s_do_v = gl.allocate_shared_memory(DTYPE, [2, C, C], TILE)  # one above the other
-    s_s = gl.allocate_shared_memory(gl.bfloat16, [1 if HALF else 2, C, C], TILE)
-    staged = Tokens(s_w, s_do_v, () if HALF else (s_s,), s_do_v, s_r, s_k)
-    ready, inputs = barriers(HALF), Tokens(w, do, (checkpoints,), v, r, k)
+    s_s = gl.allocate_shared_memory(DTYPE, [2, C, C], TILE)
+    staged = Tokens(s_w, s_do_v, s_s, s_do_v, s_r, s_k)
+    ready, inputs = barriers(), Tokens(w, do, checkpoints, v, r, k)
     results, in_rows = Results(dr, dk, dw, dv), Results(dr_rows, dk_rows, dw_rows, dv_rows)
     fence_async_shared()
     barrier()  # the barriers are there
     t = (end - 1) * T32  # of the chunk at hand
     load_chunk(
         inputs, staged, ready, 0, count > 0, start + t, key_column, value_column,
-        ((slot + end - 1) * H + i_h) * K + i_k * C, i_v * C, FIRST=True,
+        ((slot + end - 1) * H + i_h) * STATE_ROWS + i_k * C, i_v * C, FIRST=True,
     )  # fmt: skip
 
-    sums, scratch = load_sums(weights, HALF), scratch_tiles(s_s, HALF)
+    sums, scratch = load_sums(weights, HALF), scratch_tiles(HALF)
     row, col = gl.arange(0, C, KEYS)[:, None], gl.arange(0, T32, TOKENS)[None, :]
     place = Places(row, col, col < T32 // 2)
     zeros = gl.full([C, T32], 0.0, gl.float32, TILES)
@@ -600,27 +604,28 @@ def sweep_hopper_kernel(
         more, next_stage = j + 1 < count, 1 - stage
         load_chunk(
             inputs, staged, ready, next_stage, more, start + t - T32, key_column,
-            value_column, ((slot + t // T32 - 1) * H + i_h) * K + i_k * C, i_v * C, FIRST=False,
+            value_column, ((slot + t // T32 - 1) * H + i_h) * STATE_ROWS + i_k * C, i_v * C,
+            FIRST=False,
         )  # fmt: skip
         c, x = tiles_of(staged, stage), factors_of(scratch, staged, stage, same)
         n = length - t
         whole = n >= T32
+        b_exponent = None
+        if HALF:
+            i_s = (slot + t // T32).to(gl.int64) * H + i_h
+            o_exponent = i_v * K + i_k * C + gl.arange(0, C, KEYS)
+            b_exponent = gl.load(checkpoint_rows + (i_s * STATE_ROWS + K) * V + o_exponent)
         wait_for_chunk(ready, stage, phase)
         if not whole:
             clear_chunk_after(c, n, RAW)
         w_pieces = decays(c.w, RAW)
         w_left, b_w = as_left(w_pieces), factor_in_float32(w_pieces)
-        b_s = None  # in registers
-        if HALF:
-            i_s = (slot + t // T32).to(gl.int64) * H + i_h
-            b_s = gl.load(checkpoints + i_s * (K * V) + o_state)
-        store_values(c, x, scratch.diagonal)
         fence_async_shared()
-        barrier()  # all warps' tokens are cleared, and their do and v stored
+        barrier()  # all warps' tokens are cleared
 
         b_ds, b_dr, b_dk, b_dv, b_dw = chunk_gradients(
-            b_ds, b_s, w_left, b_w, c, x, u, o_u, sums, scratch, place, zeros, whole, same, scale,
-            RAW, SCALED,
+            b_ds, b_exponent, w_left, b_w, c, x, u, o_u, sums, scratch, place, zeros, whole, same,
+            scale, RAW, SCALED,
         )  # fmt: skip
         tiles = results_of(c, x, NK * NV > 1)
         store_result(tiles.dw, b_dw)

@@ -80,6 +80,13 @@ def difference(x, y):
 
 
 @gluon.jit
+def in_two_of_float16(x):
+    """A float32 tile as two of float16, which hold 22 bits of a number of at least 2^-2."""
+    high = to_float16(x)
+    return high, to_float16(difference(x, high.to(gl.float32)))
+
+
+@gluon.jit
 def left_over(x):
     """What rounding a float32 tile to bfloat16 takes from it."""
     return x - widened(rounded(x))
@@ -222,6 +229,58 @@ def below_in_two(x, mask):
 
 
 @gluon.jit
+def below(x, mask):
+    """A tile of 16 bits where the upper byte of an int16 mask has the sign bit, and 0 elsewhere."""
+    kept_part: gl.constexpr = (
+        "{ .reg .b32 there;prmt.b32 there, $2, 0, " + SIGN_OF_UPPER + ";and.b32 $0, there, $1; }"
+    )
+    return gl.inline_asm_elementwise(kept_part, "=r,r,r", [x, mask], x.dtype, is_pure=True, pack=2)
+
+
+@gluon.jit
+def exponent_of(x):
+    """The e for which x / 2^e is between 2^14 and 2^15, for a float16 of as many digits as it has.
+
+    x: at least 0; below 2^-100 as 2^-100.
+    """
+    bits = gl.maximum(x, 2.0**-100).to(gl.int32, bitcast=True)
+    return (bits >> 23) - (127 + 14)
+
+
+@gluon.jit
+def power_of_two(exponent):
+    """2 to the power of an int32 between -126 and 127."""
+    return ((exponent + 127) << 23).to(gl.float32, bitcast=True)
+
+
+@gluon.jit
+def save_half(
+    b_s, saved, i_state, there, exponent_of_b_s, K: gl.constexpr, V: gl.constexpr,
+    TURNED: gl.constexpr,
+):  # fmt: skip
+    """Stores a block of a state in float16, each key in a unit of its own, and the exponents.
+
+    saved: the checkpoints; which block of keys and of values; and the places of b_s. TURNED: b_s is
+    on its side, and all of its keys have one unit. exponent_of_b_s: of its factor to the state.
+    """
+    checkpoints, i_k, i_v, row, col = saved
+    state = checkpoints + i_state.to(gl.int64) * ((K + K // 64) * V)
+    block = state + (i_k * C * V + i_v * C)
+    exponents = state + (K * V + i_v * K + i_k * C)
+    if TURNED:
+        exponent = exponent_of(gl.max(gl.max(gl.abs(b_s), 1), 0))
+        in_units, at = b_s * power_of_two(-exponent), block + col * V + row
+        key = gl.arange(0, C, gl.SliceLayout(0, b_s.type.layout))
+        exponent += key * 0
+    else:
+        exponent = exponent_of(gl.max(gl.abs(b_s), 1))
+        in_units, at = b_s * power_of_two(-exponent)[:, None], block + row * V + col
+        key = gl.arange(0, C, gl.SliceLayout(1, b_s.type.layout))
+    gl.store(at, to_float16(in_units), (row >= 0) & there)
+    gl.store(exponents + key, (exponent - exponent_of_b_s).to(gl.float16), (key >= 0) & there)
+
+
+@gluon.jit
 def two_barriers():
     """Barriers in shared memory for a tile of each stage."""
     ready = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
@@ -257,17 +316,22 @@ def copy_chunk(inputs, row, key_column, value_column, ready, staged, stage, pred
         )  # fmt: skip
 
 
-def takes_tiles(tensors, V):
+def aligned(x):
+    """x, or a copy of it at an address from which tiles can be moved."""
+    return x.clone() if x.data_ptr() % 16 else x
+
+
+def takes_tiles(tensors, V, are_aligned=True):
     """Whether Gluon's kernels take these tensors, the first of them [B, T, H, K].
 
-    All are of the same 16 bits, at addresses from which this GPU can move tiles, and heads are of
-    whole tiles.
+    All are of the same 16 bits, at addresses from which this GPU can move tiles, unless not
+    `are_aligned`: if copies could be. Heads are of whole tiles.
     """
     first = tensors[0]
     dtype, K = first.dtype, first.shape[3]
     if K % 64 or V % 64 or dtype not in (torch.bfloat16, torch.float16) or not first.numel():
         return False
     for x in tensors:
-        if x.dtype != dtype or x.data_ptr() % 16:
+        if x.dtype != dtype or are_aligned and x.data_ptr() % 16:
             return False
     return devices.gpu_of(tensors[0].device).is_hopper

@@ -97,15 +97,15 @@ def sweep_values(arguments, RAW: gl.constexpr, SCALED: gl.constexpr, i_v: gl.con
     s_ds, s_rp_kq, s_kq_low, s_km_rm, s_g_high, s_g_low, diagonals, selves = factors
     w_ready, r_ready, k_ready, do_ready, v_ready, s_ready = ready
     parts_stored, parts_read = exchange
-    s_before, s_middle, s_later, s_masks, masks_at = weights
+    s_before, s_middle, s_later, s_masks = weights
     i_n, i_h, i_k, start, length, slot, chunks = place
     H, scale, tokens = numbers
-    staged = Tokens(s_w, s_do_v, (s_s,), s_do_v, s_r, s_k)
-    ready = Tokens(w_ready, do_ready, (s_ready,), v_ready, r_ready, k_ready)
-    inputs = Tokens(w, do, (checkpoints,), v, r, k)
-    sums = Sums(s_before, s_middle, (s_later,), (s_masks,), masks_at)
+    staged = Tokens(s_w, s_do_v, s_s, s_do_v, s_r, s_k)
+    ready = Tokens(w_ready, do_ready, s_ready, v_ready, r_ready, k_ready)
+    inputs = Tokens(w, do, checkpoints, v, r, k)
+    sums = Sums(s_before, s_middle, (s_later,), s_masks)
     scratch = Scratch(
-        (), (), s_ds, (), Rounded(s_rp_kq), (s_kq_low,), s_km_rm, Split(s_g_high, s_g_low),
+        s_ds, Rounded(s_rp_kq), (s_kq_low,), s_km_rm, Split(s_g_high, s_g_low),
         diagonals[i_v], selves[i_v],
     )  # fmt: skip
     key_column, value_column = i_h * N + i_k * C, i_h * N + i_v * C
@@ -239,7 +239,7 @@ def wkv6_wide_sweep_kernel(
     tensors = r, k, v, w, u, checkpoints, do, du, ds0
     after = ds1, local_ds, local_decay, i_segment, segment, segments, pieces
     results, rows = (dr, dk, dw, dv), (dr_rows, dk_rows, dw_rows, dv_rows)
-    weights = sums.before, sums.middle, sums.later[0], sums.masks[0], sums.masks_at
+    weights = sums.before, sums.middle, sums.later[0], sums.masks
     place, numbers = (i_n, i_h, i_k, start, length, slot, chunks), (H, scale, tokens)
     arguments = (
         tensors,
