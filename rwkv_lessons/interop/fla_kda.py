@@ -59,9 +59,9 @@ def chunk_kda(
         q, k: query and key, `[B, T, H, K]`, float32, float16, bfloat16 or float64.
         v: value, `[B, T, HV, V]`, HV a multiple of H: value heads share a query and a key.
         g: log decay, `[B, T, HV, K]`, at most 0 and as low as -inf; see use_gate_in_kernel. If q, k
-            and v are in bfloat16 and no gradients are needed, it is rounded to bfloat16, which
-            changes a product of decays by at most 0.37 · 2⁻⁸. With gradients it is not, and kernels
-            are slower: docs/kda.md.
+            and v are in bfloat16, it is rounded to bfloat16, which changes a product of decays by
+            at most 0.37 · 2⁻⁸. It is not if gradients are needed and K is not 128; kernels are
+            then slower: docs/kda.md.
         beta: rate, `[B, T, HV]`, from 0 to 1, or to 2: with |k| = 1 states then stay bounded.
         scale: q is multiplied by it; K ** -0.5 if None.
         initial_state: before the first token, `[B, HV, K, V]` (keys × values), `[S, HV, K, V]` with

@@ -77,11 +77,26 @@ def newest(name, gpu=GPU, folder=None):
 
 def renewed(name, gpu=GPU, folder=None):
     """Where `gpu` has no record, or one with older kernels: another GPU's with today's, or None."""
+    other = beside(name, gpu, folder)
+    return None if other is None or is_stale(other) else other
+
+
+def beside(name, gpu=GPU, folder=None):
+    """Where `gpu` has no record, or one with older kernels: another GPU's, or None.
+
+    One with today's kernels if there is one, otherwise the newest that is no older than `gpu`'s.
+    """
     measured = recorded(name, gpu, folder)
-    if measured and not any(row.stale for row in measured.rows):
+    if measured and not is_stale(measured):
         return None
-    for file in sorted((folder or RECORDS).glob(f"*/{name}.json")):
-        other = load(file)
-        if other.provenance.gpu != gpu and other.rows and not any(row.stale for row in other.rows):
-            return other
-    return None
+    others = [load(file) for file in sorted((folder or RECORDS).glob(f"*/{name}.json"))]
+    others = [x for x in others if x.provenance.gpu != gpu and x.rows]
+    if measured:
+        dated = measured.provenance.date
+        others = [x for x in others if not is_stale(x) or x.provenance.date >= dated]
+    return max(others, key=lambda x: (not is_stale(x), x.provenance.date), default=None)
+
+
+def is_stale(measured):
+    """Whether any of its rows was measured with older kernels."""
+    return any(row.stale for row in measured.rows)

@@ -16,7 +16,7 @@ from rwkv_lessons.lab.pictures import ladder
 from rwkv_lessons.operations import LADDERS, OPERATIONS, operation_of
 from rwkv_lessons.operations.entries import ROOT
 from rwkv_lessons.operations.work import MOST_DRAFTS, served_lengths
-from rwkv_lessons.records.lookup import GPU, newest, record, recorded, renewed
+from rwkv_lessons.records.lookup import GPU, beside, is_stale, newest, record, recorded
 from rwkv_lessons.records.traces import load_traces
 from rwkv_lessons.report import published
 from rwkv_lessons.report.address import PLACEHOLDER, address
@@ -55,10 +55,10 @@ def _block(name):
 
     def of(write):
         def block(folder):
-            measured, other = recorded(name, GPU, folder), renewed(name, GPU, folder)
+            measured, other = recorded(name, GPU, folder), beside(name, GPU, folder)
             parts = [write(measured) if measured else unrecorded(name)]
             if other:
-                parts = [*parts[: bool(measured)], _today(other), write(other)]
+                parts = [*parts[: bool(measured)], _where(other), write(other)]
             return "\n\n".join(parts)
 
         return block
@@ -66,8 +66,9 @@ def _block(name):
     return of
 
 
-def _today(measured):
-    return f"With today's kernels, on an {measured.provenance.gpu}:"
+def _where(measured):
+    on = "On" if is_stale(measured) else "With today's kernels, on"
+    return f"{on} an {measured.provenance.gpu}:"
 
 
 def unrecorded(name):
@@ -86,9 +87,9 @@ def ladder_block(operation):
     def block(folder):
         if not any(step.row for step in ladder.steps(operation, folder=folder)):
             return unrecorded(f"{operation}-ladder")
-        text, other = write(GPU, folder), renewed(f"{operation}-ladder", GPU, folder)
+        text, other = write(GPU, folder), beside(f"{operation}-ladder", GPU, folder)
         if other:
-            text += f"\n\n{_today(other)}\n\n{write(other.provenance.gpu, folder)}"
+            text += f"\n\n{_where(other)}\n\n{write(other.provenance.gpu, folder)}"
         return text
 
     def write(gpu, folder):
@@ -300,7 +301,7 @@ def provenance_block(page):
     def block(folder):
         sources = {}
         for name in _names_of(page):
-            both = recorded(name, GPU, folder), renewed(name, GPU, folder)
+            both = recorded(name, GPU, folder), beside(name, GPU, folder)
             for measured in filter(None, both):
                 machine, line = _source(measured)
                 sources.setdefault(machine, []).append(line)

@@ -16,7 +16,7 @@ from rwkv_lessons.operations.mla import least_mla_compact
 from rwkv_lessons.records import fingerprint as source
 from rwkv_lessons.records import provenance
 from rwkv_lessons.records.fingerprint import fingerprint, fingerprints_of_kernels, kernel_code
-from rwkv_lessons.records.lookup import every_record, record, renewed, stale_rows, times
+from rwkv_lessons.records.lookup import beside, every_record, record, renewed, stale_rows, times
 from rwkv_lessons.records.rates import rates
 from rwkv_lessons.records.schema import Measurement, Provenance, Record, code, load, path, save
 from rwkv_lessons.report.tables import older
@@ -356,6 +356,16 @@ def test_stale_rows_come_with_their_command(tmp_path):
     assert renewed("try", NOWHERE.gpu, tmp_path / "records") == there
     assert renewed("try", "Other GPU", tmp_path / "records") is None
     assert renewed("try", "A third GPU", tmp_path / "records") == there  # which has no record
+
+
+def test_an_older_record_of_another_gpu_stands_beside_one_that_is_no_newer(tmp_path):
+    file = written(tmp_path, JITTED) + "::kernel"
+    row = Measurement("a", SHAPE, "float32", sources=(file,), kernels=("something else",))
+    for gpu, date in ((NOWHERE.gpu, "2026-11-02"), ("Old GPU", "2026-11-01"), ("B", "2026-11-03")):
+        save(Record("try", replace(NOWHERE, gpu=gpu, date=date), (row,)), tmp_path / "records")
+    there = [beside("try", gpu, tmp_path / "records") for gpu in (NOWHERE.gpu, "B", "A third GPU")]
+    assert [x and x.provenance.gpu for x in there] == ["B", None, "B"]
+    assert renewed("try", NOWHERE.gpu, tmp_path / "records") is None
 
 
 def test_a_table_says_what_has_changed_since(tmp_path):

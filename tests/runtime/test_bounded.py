@@ -17,7 +17,7 @@ ROOMS = "runtime", "wkv5", "wkv6", "wkv7", "timex", "mla"
 # Of a device or a name; or machine code, one for each head size and dtype.
 FINITE = {
     "_asked", "_checked", "_method", "assembler", "_look_at", "weights_and_masks", "build",
-    "compiled", "hash",
+    "compiled", "hash", "refuse_wrong_triton",
 }  # fmt: skip
 
 
