@@ -24,6 +24,7 @@ from dataclasses import replace
 
 from rwkv_lessons.operations import LADDERS, OPERATIONS
 from rwkv_lessons.operations.entries import BENCH, ROOT, is_here, own
+from rwkv_lessons.records.lookup import is_stale
 from rwkv_lessons.records.rates import CEILING_NAMES
 from rwkv_lessons.records.schema import load, need_records, path
 from rwkv_lessons.runtime.command_line import WrongArgument
@@ -101,7 +102,7 @@ def state(plan, gpu, folder=None):
     if not file.exists():
         return "missing"
     recorded = load(file)
-    if any(row.stale for row in recorded.rows):
+    if is_stale(recorded):
         return "stale"
     if any(row.host_changed for row in recorded.rows):
         return "of older host code"

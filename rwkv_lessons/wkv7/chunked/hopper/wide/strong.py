@@ -32,7 +32,7 @@ from .....sequences.spans import bounds_of_span
 from ....decays import RAW
 from ..layouts import CHUNKS, LOG2E, SMALL, TILE, C, N, barrier, rounded, widened
 from ..maps import log_decay
-from ..products import gradient_of_w, times_powers
+from ..products import flipped, gradient_of_w, times_powers
 from .sweep import WIDE
 
 WARPS = 4
@@ -55,11 +55,6 @@ BY_128 = gl.constexpr(gl.BlockedLayout([1, 8], [2, 16], [4, 1], [1, 0]))
 BY_16 = gl.constexpr(gl.BlockedLayout([1, 8], [16, 2], [4, 1], [1, 0]))
 WEIGHTS = gl.constexpr(gl.BlockedLayout([1, 2], [4, 8], [4, 1], [1, 0]))
 ONCE = gl.constexpr(gl.BlockedLayout([2], [32], [4], [0]))  # 64 numbers, in each warp
-
-
-@gluon.jit
-def flipped(s_x):
-    return s_x.permute((1, 0))
 
 
 @gluon.jit
