@@ -12,8 +12,9 @@ rank need not wait for the ranks before it:
 The backward pass mirrors this. E's gradient comes from the correction alone, so the correction is
 first. The gather folds the gradients of later ranks into the gradient of B. The main pass is last.
 
-With few heads, states_first.py gathers the maps before the main pass, and nothing is corrected.
-maps.py gathers and composes, rwkv6.py and rwkv7.py compute A, cost.py predicts times.
+RWKV-6's chunked kernels, and RWKV-7's with few heads, gather the maps before the main pass, and
+nothing is corrected (states_first.py). maps.py gathers and composes, rwkv6.py and rwkv7.py compute
+A, cost.py predicts times.
 """
 
 from .parallel import DeadRank, sequence_parallel

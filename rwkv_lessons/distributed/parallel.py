@@ -23,7 +23,16 @@ from .maps import (
     pack,
     unpack,
 )
-from .pieces import Pieces, pieces_of
+from .pieces import (
+    Pieces,
+    added,
+    all_sequences,
+    of_sequence,
+    of_this_rank,
+    pieces_of,
+    s0_gradient,
+    starting_states,
+)
 from .same_call import tokens_of_ranks
 from .saved import Saved, SavedStep
 
@@ -150,10 +159,10 @@ class SequenceParallel(torch.autograd.Function):
     def forward(ctx, call, s0, *inputs):
         pieces, (_, of_s0, *needs_gradient) = call.pieces, ctx.needs_input_grad
         learns, saved = any(ctx.needs_input_grad), Saved()
-        at_start, carry = _starting_states(pieces, s0), None
+        at_start, carry = starting_states(pieces, s0), None
         segment = (call, inputs, pieces.lengths[0], saved if learns else None)
         if pieces.enters and not call.family.BESIDE:
-            # Before the main pass: what it says about the reach is here when that is launched.
+            # A short sum, for which the host may wait: before the main pass.
             carry = call.family.Carry(*segment)
         bounds, since = pieces.bounds(inputs[0].device), _now(inputs[0])
         operation = functools.partial(call.operation, cu_seqlens=bounds, **call.options)
@@ -165,20 +174,20 @@ class SequenceParallel(torch.autograd.Function):
             with _beside(inputs[0].device, since):
                 carry = call.family.Carry(*segment)
 
-        B, V = _of_sequence(states, pieces, -1), states.shape[-1]
+        B, V = of_sequence(states, pieces, -1), states.shape[-1]
         A = carry.across() if carry else None
         sent = A if pieces.passes else B.new_zeros(*B.shape[:-1], call.family.columns(B))
         As, Bs = unpack(call.gathered(pack(sent, B)), V)
         if carry:
             carry.entry = entry_state(As, Bs, call.rank)
             o = carry.correct(o, carry.entry)
-            states = _added(states, pieces, 0, apply(A, carry.entry))
+            states = added(states, pieces, 0, apply(A, carry.entry))
         if learns:
             ctx.carry, ctx.As = carry and saved.put_away(carry), saved.add(As.clone())
             ctx.call, ctx.main, ctx.saved = call, main, saved
             ctx.s0_dtype = None if s0 is None else s0.dtype
             saved.leave(ctx)
-        return o, _all_sequences(states, pieces, s0)
+        return o, all_sequences(states, pieces, s0)
 
     @staticmethod
     @outside_autocast
@@ -190,25 +199,25 @@ class SequenceParallel(torch.autograd.Function):
     @staticmethod
     def gradients(ctx, do, ds1):
         call, pieces, saved = ctx.call, ctx.call.pieces, ctx.saved
-        carry, ds = ctx.carry and saved.taken_back(ctx.carry), _of_this_rank(ds1, pieces)
-        dE = torch.zeros_like(_of_sequence(ds, pieces, 0))
+        carry, ds = ctx.carry and saved.taken_back(ctx.carry), of_this_rank(ds1, pieces)
+        dE = torch.zeros_like(of_sequence(ds, pieces, 0))
         if carry:
             dE = carry.entry_gradient(do, carry.entry)
-            dE = dE + apply_transposed(carry.across(), _of_sequence(ds, pieces, 0))
+            dE = dE + apply_transposed(carry.across(), of_sequence(ds, pieces, 0))
         dB = exit_gradient(saved[ctx.As], call.gathered(dE), call.rank)
-        ds = _added(ds, pieces, -1, dB)
+        ds = added(ds, pieces, -1, dB)
 
         since = _now(do)
         *gradients, of_start = ctx.main.gradients(do, ds)
         if carry:
-            after = _of_sequence(ds, pieces, 0)  # what the state after its first sequence gets
+            after = of_sequence(ds, pieces, 0)  # what the state after its first sequence gets
             if call.family.BESIDE:
                 with _beside(do.device, since):
                     carry.find_gradients(do, carry.entry, after)
             carry.add_gradients(gradients, do, carry.entry, after)
         ds0 = None
         if ctx.needs_input_grad[1]:
-            ds0 = _s0_gradient(of_start, ds1, pieces).to(ctx.s0_dtype)
+            ds0 = s0_gradient(of_start, ds1, pieces).to(ctx.s0_dtype)
         return None, ds0, *gradients
 
 
@@ -236,55 +245,3 @@ def _beside(device, since):
 @functools.cache
 def _side_stream(device):
     return torch.cuda.Stream(device, priority=-1)  # before the main pass, which waits for it
-
-
-def _starting_states(pieces, s0):
-    """The states that this rank's sequences start from, zeros for one that began elsewhere."""
-    if s0 is None:
-        return None
-    if pieces.sequences is None:
-        return None if pieces.enters else s0.detach()
-    here = s0.detach()[pieces.first : pieces.last + 1].clone()
-    if pieces.enters:
-        here[0] = 0
-    return here
-
-
-def _of_sequence(states, pieces, n):
-    """The states `[B, H, K, V]` of the first (0) or the last (-1) sequence here."""
-    if pieces.sequences is None:
-        return states
-    return states[:1] if n == 0 else states[-1:]
-
-
-def _added(states, pieces, n, x):
-    if pieces.sequences is None:
-        return states + x
-    states = states.clone()
-    states[n] += x[0]
-    return states
-
-
-def _all_sequences(states, pieces, s0):
-    if pieces.sequences is None:
-        return states.clone()
-    out = states.new_zeros(pieces.sequences, *states.shape[1:])
-    if s0 is not None:
-        out.copy_(s0)
-    out[pieces.first : pieces.last + 1] = states
-    return out
-
-
-def _of_this_rank(ds1, pieces):
-    return ds1 if pieces.sequences is None else ds1[pieces.first : pieces.last + 1]
-
-
-def _s0_gradient(of_start, ds1, pieces):
-    """ds0: of sequences without a token here s1 is s0."""
-    if pieces.sequences is None:
-        return torch.zeros_like(ds1) if of_start is None else of_start
-    out = ds1.clone()
-    out[pieces.first : pieces.last + 1] = of_start
-    if pieces.enters:
-        out[pieces.first] = 0
-    return out

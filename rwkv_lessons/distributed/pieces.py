@@ -66,3 +66,55 @@ def split_tokens(T, ranks, first=1.0):
     ends = [round(T * (first + n) / (first + ranks - 1)) for n in range(ranks)]
     ends = [min(max(end, n + 1), T - ranks + n + 1) for n, end in enumerate(ends)]
     return [b - a for a, b in zip([0, *ends[:-1]], ends, strict=True)]
+
+
+def starting_states(pieces, s0):
+    """The states that this rank's sequences start from, zeros for one that began elsewhere."""
+    if s0 is None:
+        return None
+    if pieces.sequences is None:
+        return None if pieces.enters else s0.detach()
+    here = s0.detach()[pieces.first : pieces.last + 1].clone()
+    if pieces.enters:
+        here[0] = 0
+    return here
+
+
+def of_sequence(states, pieces, n):
+    """The states `[B, H, K, V]` of the first (0) or the last (-1) sequence here."""
+    if pieces.sequences is None:
+        return states
+    return states[:1] if n == 0 else states[-1:]
+
+
+def added(states, pieces, n, x):
+    if pieces.sequences is None:
+        return states + x
+    states = states.clone()
+    states[n] += x[0]
+    return states
+
+
+def all_sequences(states, pieces, s0):
+    if pieces.sequences is None:
+        return states.clone()
+    out = states.new_zeros(pieces.sequences, *states.shape[1:])
+    if s0 is not None:
+        out.copy_(s0)
+    out[pieces.first : pieces.last + 1] = states
+    return out
+
+
+def of_this_rank(ds1, pieces):
+    return ds1 if pieces.sequences is None else ds1[pieces.first : pieces.last + 1]
+
+
+def s0_gradient(of_start, ds1, pieces):
+    """ds0 on this rank: zeros of what begins elsewhere; ds1 of a sequence without a token here."""
+    if pieces.sequences is None:
+        return torch.zeros_like(ds1) if pieces.enters else of_start
+    out = ds1.clone()
+    out[pieces.first : pieces.last + 1] = of_start
+    if pieces.enters:
+        out[pieces.first] = 0
+    return out

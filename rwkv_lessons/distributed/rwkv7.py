@@ -10,7 +10,7 @@ import torch
 from ..runtime.precision import sum_dtype
 from ..wkv7 import wkv7
 from ..wkv7.arguments import check_call
-from .rwkv6 import KEPT_BITS, suits_kernels
+from .rwkv6 import KEPT_BITS
 from .saved import SavedStep
 
 OPERATION, CHECK = wkv7, check_call
@@ -36,7 +36,6 @@ class Carry:
         r = inputs[0]
         B, _, H, K = r.shape
         self.dtype, self.real, self.tokens = r.dtype, sum_dtype(r.dtype), tokens
-        self.in_triton = suits_kernels(r)
         least = 2.0 ** -KEPT_BITS.get(r.dtype, 32)
         state = torch.eye(K, dtype=self.real, device=r.device).expand(B, H, K, K)
 
@@ -63,24 +62,12 @@ class Carry:
         return self.state
 
     def correct(self, o, E):
-        """o with what its tokens read of the entry state; a kernel adds it in place."""
-        if self.in_triton:
-            from .correction import add_entry
-
-            o = o.contiguous()
-            add_entry(o, self.rows, None, None, E, self.reach)
-            return o
-        read = self.rows.transpose(1, 2).to(self.real) @ E.to(self.real)
-        o = o.clone()
-        o[:, : self.reach] += read.transpose(1, 2).to(o.dtype)
+        """o, to which it adds in place what its tokens read of the entry state."""
+        o[:, : self.reach] += (self.rows.transpose(1, 2) @ E.to(o.dtype)).transpose(1, 2)
         return o
 
     def entry_gradient(self, do, E):
         """The gradient of the entry state through o."""
-        if self.in_triton:
-            from .correction import entry_gradient
-
-            return entry_gradient(do, self.rows, None, None, E, self.reach)[0]
         do = do[:, : self.reach].transpose(1, 2).to(self.real)
         return self.rows.transpose(1, 2).to(self.real).mT @ do
 

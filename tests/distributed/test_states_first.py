@@ -8,6 +8,8 @@ import pytest
 import torch
 
 pytest.importorskip("triton")
+from support.gluon_on_cpu import Mutable  # noqa: E402
+from support.rank_cases import Case, last_rank_of  # noqa: E402
 from support.tensor_core import tensor_core  # noqa: E402, F401
 from support.wkv6_chunks import fresh_tiles, in_segments  # noqa: E402, F401
 
@@ -15,8 +17,10 @@ from rwkv_lessons.distributed import rwkv6, rwkv7, states_first  # noqa: E402
 from rwkv_lessons.distributed.fold import folded  # noqa: E402
 from rwkv_lessons.distributed.parallel import ParallelCall  # noqa: E402
 from rwkv_lessons.distributed.pieces import pieces_of  # noqa: E402
+from rwkv_lessons.runtime import launch_tiles  # noqa: E402
 from rwkv_lessons.wkv6 import wkv6, wkv6_chunked, wkv6_doubling, wkv6_recurrent  # noqa: E402
 from rwkv_lessons.wkv6.chunked import backward  # noqa: E402
+from rwkv_lessons.wkv6.chunked.hopper import segments, tiles  # noqa: E402
 from rwkv_lessons.wkv7 import wkv7, wkv7_chunked, wkv7_recurrent, wkv7_wy  # noqa: E402
 from rwkv_lessons.wkv7.chunked import kept  # noqa: E402
 
@@ -69,13 +73,14 @@ def draw(T, H, K, V, decay, dtype, raw):
     return given[:5], given[5], *(x.to(DEVICE) for x in states)
 
 
-def on_ranks(operation, family, parts, given, do, s0, ds1, options):
-    """`names` of all ranks, put together."""
+def on_ranks(operation, family, parts, given, do, s0, ds1, options, packed=None):
+    """`names` of all ranks, put together; packed: where sequences end."""
     ends, ranks = torch.tensor(parts).cumsum(0).tolist(), len(parts)
+    case = Case("", parts, cu_seqlens=packed)
     for _ in range(2):
         runs = []
         for n, (T, end) in enumerate(zip(parts, ends, strict=True)):
-            pieces = pieces_of(T, n, None, None)
+            pieces = pieces_of(T, n, packed and list(packed), parts)
             call = Rank(operation, family, ranks, n, pieces, options)
             mine = [x if x.ndim == 2 else x[:, end - T : end] for x in given]
             leaves = [x.clone().requires_grad_() for x in (*mine, s0)]
@@ -84,15 +89,15 @@ def on_ranks(operation, family, parts, given, do, s0, ds1, options):
     found = []
     for n in reversed(range(ranks)):
         o, s1, leaves, mine = runs[n]
-        last = ds1 if n == ranks - 1 else None
-        outputs, wanted = ([o], [mine]) if last is None else ([o, s1], [mine, last])
-        found.insert(0, torch.autograd.grad(outputs, leaves, wanted))
+        last = ds1 * last_rank_of(case, n).to(DEVICE)
+        found.insert(0, torch.autograd.grad([o, s1], leaves, [mine, last]))
     put = [
         torch.cat(x, 1) if y.ndim == 4 else sum(z.float() for z in x)
         for y, *x in zip(given, *found, strict=False)
     ]
     o = torch.cat([x[0] for x in runs], 1).detach()
-    return o, runs[-1][1].detach(), *put, sum(x[-1] for x in found)
+    s1 = sum(x[1].detach() * last_rank_of(case, n).to(DEVICE) for n, x in enumerate(runs))
+    return o, s1, *put, sum(x[-1] for x in found)
 
 
 @pytest.mark.parametrize(
@@ -175,7 +180,7 @@ def test_only_what_the_chunked_kernels_cut_gets_its_state_first(monkeypatch):
 
     monkeypatch.setattr(devices, "gpu_of", lambda device: devices.H200)
     for module in (forward, forward_7):
-        monkeypatch.setattr(module, "distrusted", lambda: False)
+        monkeypatch.setattr(module, "distrusted", lambda _: False)
 
     def suits(B, T, H, N=64, dtype=torch.bfloat16, operation=wkv6, packed=None):
         new = lambda *size: torch.zeros(size, dtype=dtype).as_subclass(OnGpu)  # noqa: E731
@@ -186,11 +191,34 @@ def test_only_what_the_chunked_kernels_cut_gets_its_state_first(monkeypatch):
         return states_first.suits(Rank(operation, family, 2, 0, pieces, {}), inputs, None)
 
     assert suits(1, 2048, 4)
-    assert not suits(1, 700, 4)  # one segment
-    assert not suits(1, 2048, 200)  # heads enough for the GPU
+    assert suits(1, 700, 4)  # one segment
+    assert suits(1, 2048, 200)  # heads enough for the GPU
     assert not suits(1, 2048, 4, dtype=torch.float64)
-    assert not suits(1, 2048, 4, packed=[0, 5, 4096])
+    assert suits(1, 2048, 4, packed=[0, 5, 4096])
+    assert not suits(1, 2048, 4, packed=[0, 5, 4096], dtype=torch.float32)
     assert not suits(1, 2048, 4, operation=wkv6_recurrent)
     assert suits(1, 2048, 4, operation=wkv7)
+    assert not suits(1, 2048, 4, operation=wkv7, packed=[0, 5, 4096])
     assert not suits(1, 300, 4, operation=wkv7)
     assert not suits(1, 2048, 4, operation=wkv7_recurrent)
+
+
+def test_packed_sequences_on_ranks_are_those_of_one_process(monkeypatch, tensor_core):  # noqa: F811
+    """The states come from Hopper's kernel, simulated; the main pass is Triton's interpreter's."""
+    kernel = Mutable(segments.wkv6_segment_states_kernel)
+
+    def launch(_, grid, warps, tensors, numbers, constants):
+        kernel[grid](*tensors, *numbers, *constants, num_warps=warps)
+
+    monkeypatch.setattr(launch_tiles, "launch_tiles", launch)
+    monkeypatch.setattr(tiles, "takes_tiles", lambda *_: True)
+    monkeypatch.setattr(states_first, "TOKENS_OF_SEGMENT", 16)
+    monkeypatch.setattr(states_first, "gathering", Gathered())
+    parts, ends = (100, 140, 36), (0, 17, 90, 250, 259, 276)
+    (r, k, v, w, u), do, _, _ = draw(276, 1, 64, 64, None, torch.bfloat16, False)
+    s0, ds1 = (torch.randn(5, 1, 64, 64) for _ in range(2))
+    options = {"scale": 0.5}
+    given = [r, k, v, w, u]
+    got = on_ranks(wkv6_chunked, rwkv6, parts, given, do, s0, ds1, options, ends)
+    options["cu_seqlens"] = torch.tensor(ends)
+    compare(rwkv6, wkv6_doubling, got, given, do, s0, ds1, options)

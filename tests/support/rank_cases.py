@@ -86,12 +86,14 @@ def anywhere(name):
 
 
 def _gpu_cases():
-    """Few heads and thousands of tokens: in the chunked kernels the entry state comes first."""
+    """What the kernels compute: few heads and thousands of tokens, many heads, packed sequences."""
     cases = anywhere("wkv6") | anywhere("wkv7")
     for name in ("wkv6", "wkv7"):
         long = Case(name, (2100, 2060), H=4, K=64, V=64, dtype=torch.bfloat16)
         kinds = {
             "long": long,
+            "long, packed": replace(long, cu_seqlens=(0, 700, 1500, 2900, 4160)),
+            "many heads": replace(long, parts=(300, 260), H=140),
             "short, elsewhere": Case(name, (70, 31), elsewhere=True),
             "long, elsewhere": replace(long, elsewhere=True),
             "long, in autocast": replace(long, autocast=True),

@@ -242,7 +242,6 @@ def states_before(row, timer, call, part):
     """
     from rwkv_lessons.wkv6.chunked import forward
 
-    begins, options = call.rank == 0, call.options
     r, v = part[0], part[call.family.V]
     start = torch.zeros(r.shape[0], *r.shape[2:], v.shape[-1], device=r.device)
     packed_maps = []
@@ -254,7 +253,7 @@ def states_before(row, timer, call, part):
         row("main pass", timer(run)[0])
     else:
         kernels = states_first.StatesOfRwkv7
-        run = lambda: kernels.forward(part, start, options, False, begins, packed_maps.append)  # noqa: E731
+        run = lambda: kernels.forward(part, start, call, False, packed_maps.append)  # noqa: E731
         row("states and main pass", timer(run)[0])
     map_of_rank = packed_maps[-1]
     size = f"{map_of_rank.numel() * map_of_rank.element_size() / 1e6:.2f} MB a rank"
