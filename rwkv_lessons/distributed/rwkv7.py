@@ -35,7 +35,7 @@ class Carry:
         """
         r = inputs[0]
         B, _, H, K = r.shape
-        self.dtype, self.real, self.tokens = r.dtype, sum_dtype(r.dtype), tokens
+        self.real, self.tokens = sum_dtype(r.dtype), tokens
         least = 2.0 ** -KEPT_BITS.get(r.dtype, 32)
         state = torch.eye(K, dtype=self.real, device=r.device).expand(B, H, K, K)
 
@@ -63,13 +63,13 @@ class Carry:
 
     def correct(self, o, E):
         """o, to which it adds in place what its tokens read of the entry state."""
-        o[:, : self.reach] += (self.rows.transpose(1, 2) @ E.to(o.dtype)).transpose(1, 2)
+        _products(o[:, : self.reach], self.rows, E.to(o.dtype), 1)
         return o
 
     def entry_gradient(self, do, E):
         """The gradient of the entry state through o."""
-        do = do[:, : self.reach].transpose(1, 2).to(self.real)
-        return self.rows.transpose(1, 2).to(self.real).mT @ do
+        pairs = zip(self.rows, do[:, : self.reach], strict=True)  # of one batch: no copies
+        return torch.stack([_summed(x.permute(1, 2, 0), y.transpose(0, 1)) for x, y in pairs])
 
     def find_gradients(self, do, E, after):
         """What r, w, a and b change of the rows and of the matrix, for `add_gradients`.
@@ -83,8 +83,9 @@ class Carry:
             dA = torch.zeros_like(dA)
         self.of_runs = []
         for start, end, step in reversed(self.runs):
-            d_rows = (do[:, start:end].transpose(1, 2) @ E.mT).transpose(1, 2)
-            *of_inputs, dA = step.gradients(d_rows.to(self.dtype), dA)
+            d_rows = torch.empty_like(self.rows[:, start:end])
+            _products(d_rows, do[:, start:end], E.mT, 0)
+            *of_inputs, dA = step.gradients(d_rows, dA)
             self.of_runs.append((start, end, of_inputs))
 
     def add_gradients(self, gradients, do, E, after):
@@ -93,3 +94,21 @@ class Carry:
             for n, x in zip((0, 1, 4, 5), of_inputs, strict=True):
                 if gradients[n] is not None:
                     gradients[n][:, start:end] += x
+
+
+def _products(out, x, states, beta):
+    """out = beta * out + x states, in place and rounded once; out and x are `[B, T, H, …]`.
+
+    cuBLAS takes the heads of one batch as a batch of matrices where they are. Of several batches
+    `matmul` would copy x, and then write products that another launch adds to out.
+    """
+    for out_b, x_b, state in zip(out, x, states, strict=True):
+        out_b.transpose(0, 1).baddbmm_(x_b.transpose(0, 1), state, beta=beta)
+
+
+def _summed(x, y):
+    """x y, `[H, K, V]`, with sums and results in float32 (of float64 in float64)."""
+    real = sum_dtype(x.dtype)
+    if x.is_cuda and x.dtype != real:
+        return torch.bmm(x, y, out_dtype=real)
+    return x.to(real) @ y.to(real)
