@@ -11,7 +11,7 @@ from ..runtime.arguments import check_number, learns
 from ..runtime.bounded import Table
 from ..runtime.operators import refuse_tangents
 from ..runtime.precision import outside_autocast
-from . import rwkv6, rwkv7, states_first
+from . import rwkv6, rwkv7, states_first, twice
 from .arguments import check_others, group_of, is_of, rank_of, with_start, without_options
 from .maps import (
     DeadRank,
@@ -115,8 +115,11 @@ def sequence_parallel(operation, group=None, *, timeout=60.0):
             tokens = tokens_of_ranks(group, timeout, agreed, same, start, device)
             pieces = pieces_of(sizes[1], rank, ends, tokens)
             call = ParallelCall(operation, family, group, timeout, pieces, options)
-            first = states_first.suits(call, inputs, s0)
-            function = states_first.StatesFirst if first else SequenceParallel
+            function = SequenceParallel
+            if states_first.suits(call, inputs, s0):
+                function = states_first.StatesFirst
+            elif twice.suits(call):
+                function = twice.OperationTwice
             return function.apply(call, s0, *inputs)
 
     mix.__signature__ = signature

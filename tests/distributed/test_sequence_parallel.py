@@ -15,10 +15,20 @@ from torch.autograd import forward_ad
 from torch.distributed.device_mesh import init_device_mesh
 
 from rwkv_lessons.bench.commands.sequence_parallel import OPERATIONS
-from rwkv_lessons.distributed import maps, parallel, sequence_parallel, split_tokens
+from rwkv_lessons.distributed import (
+    maps,
+    parallel,
+    rwkv7,
+    sequence_parallel,
+    split_tokens,
+    twice,
+)
+from rwkv_lessons.distributed.parallel import ParallelCall
+from rwkv_lessons.distributed.pieces import pieces_of
 from rwkv_lessons.operations.entries import ROOT
 from rwkv_lessons.wkv5 import wkv5
 from rwkv_lessons.wkv6 import wkv6, wkv6_step
+from rwkv_lessons.wkv7 import wkv7
 
 # Float32 sums of a hundred terms, measured: up to 7e-7. In bfloat16 results are rounded once, to
 # 1.7e-3, and o of the second rank twice. float64 has its own reference's rounding.
@@ -235,6 +245,20 @@ def test_another_operation_is_refused(operation):
 def test_all_that_is_timed_is_taken(alone):
     for _, operation in OPERATIONS.values():
         sequence_parallel(operation)
+
+
+def test_only_short_sequences_at_the_ends_of_a_rank_are_computed_twice():
+    def suited(name):
+        case = CASES[name]
+        ends, parts = case.cu_seqlens and list(case.cu_seqlens), case.parts
+        pieces = [pieces_of(T, n, ends, parts) for n, T in enumerate(parts)]
+        return [twice.suits(ParallelCall(wkv7, rwkv7, None, 60.0, x, {})) for x in pieces]
+
+    assert suited("wkv7 short ends") == [True, True]
+    assert suited("wkv7 short ends, three ranks") == [True, False, True]
+    assert suited("wkv7 a sequence over both") == [False, False]
+    assert suited("wkv7 one sequence, packed") == [False, False]
+    assert suited("wkv7 decay 1") == [False, False]
 
 
 def test_tokens_are_shared_out_whole():

@@ -54,6 +54,8 @@ def _cases():
             "a sequence over both": Case(name, (25, 15), cu_seqlens=(0, 7, 7, 33, 40)),
             "one sequence, packed": Case(name, (25, 15), cu_seqlens=(0, 40)),
             "uneven parts, no start": Case(name, (25, 15), cu_seqlens=(0, 7, 33, 40), start=False),
+            "short ends": Case(name, (40, 40), cu_seqlens=(0, 33, 45, 75, 80)),
+            "short ends, three ranks": Case(name, (40, 9, 40), cu_seqlens=(0, 34, 55, 80, 89)),
             "three ranks": Case(name, (30, 9, 25), cu_seqlens=(0, 7, 50, 64)),
         }
         cases |= {f"{name} {kind}": case for kind, case in kinds.items()}
@@ -93,7 +95,8 @@ def _gpu_cases():
         kinds = {
             "long": long,
             "long, packed": replace(long, cu_seqlens=(0, 700, 1500, 2900, 4160)),
-            "many heads": replace(long, parts=(300, 260), H=140),
+            "long, short ends": replace(long, cu_seqlens=(0, 1800, 2500, 3900, 4160)),
+            "many heads": replace(long, parts=(300, 260), B=2, H=70),
             "short, elsewhere": Case(name, (70, 31), elsewhere=True),
             "long, elsewhere": replace(long, elsewhere=True),
             "long, in autocast": replace(long, autocast=True),
