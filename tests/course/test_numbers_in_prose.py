@@ -71,7 +71,6 @@ LADDER, BOTH = "wkv6-triton-ladder", "wkv6-triton-backward-ladder"
 WALK, CHUNKS = "13_fused_recurrent", "16_the_chunked_kernel"
 MAIN = (8, 4096, 64, 64)
 MANY, ONE = (64, 4096, 40, 64, 256, 32, 64), (1, 16384, 40, 64, 256, 32, 64)
-HALF = 1e3 * 65536 * 64 * 64 * 2  # bytes of a tensor of half the tokens; 1e3: times are in ms
 SHORT, LONG = (64, 4096, 40, 256, 32, 64), (64, 16384, 40, 256, 32, 64)
 
 
@@ -164,11 +163,6 @@ def hopper(rung):
 def generated(kind, B=1, T=512, out=20):
     """Milliseconds a token of so many sequences written after prompts of T tokens."""
     return row("mla-generate", kind, (B, T, out)).host_ms / out
-
-
-def two_gpus(step, decays=", nothing decays"):
-    """Milliseconds of 131,072 tokens, from zero and corrected; all of them where nothing decays."""
-    return ms("sequence-parallel", f"wkv6 corrected{decays}, {step}", (2, 1, 131072, 64, 64))
 
 
 def share_of_products(shape=(64, 4096, 128, 512, 64, 128)):
@@ -450,22 +444,9 @@ SENTENCES = (
          lambda: (generated("latent", 16) / generated("latent"),), (1,), 0.1),
     Said("29", r"memories with half-lives from # to # tokens",
          lambda: printed("29", r"depth 0: from # tokens to #;")[::-1]),
-    Said("30", r"By their bytes that would still leave #× for two GPUs",
+    Said("30", r"By their bytes that still leaves #× for two GPUs",
          lambda: (forward(2**17, 2, assumed_rates(latency=5e-5, link=2e11)).speedup,)),
-    Said("30", r"The model above says #× there",
-         lambda: (forward(2**17, 2, assumed_rates(latency=5e-5, link=2e11)).speedup,)),
-    Said("30", r"as the model says\. The record says #×",
-         lambda: (two_gpus("one GPU") / two_gpus("two GPUs"),)),
-    Said("30", r"The correction takes # ms where its bytes need #, and the sums of decays take # "
-         r"where theirs need #",
-         lambda: (two_gpus("correction"), 4 * HALF / ceiling().bytes_per_s, two_gpus("summary"),
-                  HALF / ceiling().bytes_per_s)),
-    Said("30", r"two GPUs reach #× for 131,072 tokens",
-         lambda: (two_gpus("one GPU", "") / two_gpus("two GPUs", ""),)),
-    Said("30", r"takes # ms, and the sums, the gather and the correction add # ms",
-         lambda: (two_gpus("main pass", ""),
-                  sum(two_gpus(x, "") for x in ("summary", "gather", "correction")))),
-    Said("30", r"without \*corrected\*: #× for 131,072 tokens and #× for a million",
+    Said("30", r"The record has #× for 131,072 tokens and #× for a million",
          lambda: tuple(ms("sequence-parallel", "wkv6, one GPU", (2, 1, T, 64, 64))
                        / ms("sequence-parallel", "wkv6, two GPUs", (2, 1, T, 64, 64))
                        for T in (2**17, 2**20))),

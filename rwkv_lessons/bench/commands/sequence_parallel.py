@@ -6,7 +6,7 @@
     states, gather, main pass
                    steps of the forward pass where the entry state comes first, each for itself
     main pass, summary, gather, correction
-                   those of ranks that start from zero; RWKV-6 both ways, "corrected" is this one
+                   those of ranks that start from zero
     send/recv      the state from one rank to the other, instead of the gather
 
 Ranks start together, and the slower one's time counts. Started without torchrun, it starts it.
@@ -51,8 +51,8 @@ from rwkv_lessons.records.schema import Measurement, code
 NAME, RANKS = "sequence-parallel", 2
 TIMING = "CUDA events, ranks start together, the slower one; median"
 SOURCES = ("rwkv_lessons/distributed/__init__.py::sequence_parallel",)
-# Tokens: of more, one GPU has no room for both passes of RWKV-7; and the other way is known.
-MOST = {"wkv7": 131072, "wkv6 corrected": 131072}
+# Tokens: of more, one GPU has no room for both passes of RWKV-7.
+MOST = {"wkv7": 131072}
 TEXT = 131072  # tokens that are made; a longer sequence is these again and again
 # How many times the second rank's tokens the first one gets of RWKV-7: it has no matrices to make,
 # which others do before their main pass. RWKV-6's ranks differ after it, where all wait already.
@@ -107,17 +107,8 @@ def _measure_all(options, device):
         keep(options, NAME, origin and replace(origin, timing=TIMING), rows)
 
 
-def corrected(r, k, v, w, u, s0=None, **options):
-    """`wkv6`, but `sequence_parallel` does not know that it is: ranks start from zero."""
-    return wkv6.wkv6(r, k, v, w, u, s0, **options)
-
-
-corrected.__module__ = wkv6.__name__  # of another module's functions `sequence_parallel` takes none
-
-
 OPERATIONS = {
     "wkv6": (rwkv6, wkv6.wkv6),
-    "wkv6 corrected": (rwkv6, corrected),
     "wkv7": (rwkv7, wkv7.wkv7),
 }
 CASES = [f"{name}{more}" for name in OPERATIONS for more in ("", ", nothing decays")]

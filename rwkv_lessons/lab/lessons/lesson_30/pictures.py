@@ -1,7 +1,5 @@
 """Pictures of one sequence on many ranks: waiting, the reach of a state, costs."""
 
-import re
-
 import torch
 
 from rwkv_lessons.distributed.cost import Rates, forward, map_bytes, states_first
@@ -122,7 +120,8 @@ def costs(rates, reach, tokens=(2**15, 2**17, 2**20)):
     return Picture(figure, "\n".join(texts))
 
 
-STEPS = "states", "main pass", "summary", "gather", "correction"
+STEPS = "states", "main pass", "gather"
+GONE = "wkv6 corrected"  # a design with kernels that are deleted; records of their time have it
 
 
 def measured(folder=None):
@@ -137,7 +136,7 @@ def measured(folder=None):
     for case, shape in dict.fromkeys((_case(row), row.shape) for row in record_of_two.rows):
         ms = _times(record_of_two, case, shape)
         one, two = ms.get("one GPU"), ms.get("two GPUs")
-        if not one or not two:
+        if not one or not two or case.startswith(GONE):
             continue
         if shape[2] != length:
             length = shape[2]
@@ -158,18 +157,6 @@ def measured(folder=None):
     return "\n".join(lines)
 
 
-def recorded_speedup(case, tokens, folder=None):
-    """How many times as fast as one GPU two were, forward, for so many tokens.
-
-    Raises:
-        LookupError: nobody recorded it.
-    """
-    measured = record("sequence-parallel", GPU, folder)
-    shape = (2, 1, tokens, H, N)
-    one, two = (measured.row(f"{case}, {which}", shape) for which in ("one GPU", "two GPUs"))
-    return one.median_ms / two.median_ms
-
-
 def checked(folder=None):
     """The cost model beside the record: the steps at one length predict the other lengths."""
     try:
@@ -178,7 +165,7 @@ def checked(folder=None):
         return f"nothing to compare with: not recorded on two {GPU}s yet"
     lines = [f"rates from {FROM[2]:,} tokens; two GPUs, ms"]
     decays = "", ", nothing decays"
-    for case in [f"{way}{more}" for way in ("wkv6", "wkv6 corrected") for more in decays]:
+    for case in [f"wkv6{more}" for more in decays]:
         shapes = [row.shape for row in measured.rows if row.method == f"{case}, two GPUs"]
         for shape in shapes:
             recorded = _times(measured, case, shape).get("two GPUs")
@@ -203,26 +190,10 @@ def _times(measured, case, shape):
 
 def _predicted(measured, case, shape):
     """Milliseconds of two GPUs by the model; a gather's bytes are part of its latency."""
-    of = case.replace("corrected", "corrected, nothing decays") if case[-1] == "d" else case
-    ms = _times(measured, of, FROM)
-    first = "states" in ms
-    steps = ("main pass", "gather", "states" if first else "summary") + ("correction",) * (
-        not first
-    )
-    if not all(ms.get(x) for x in steps):
+    ms = _times(measured, case, FROM)
+    if not all(ms.get(x) for x in STEPS):
         return None
-    each = {x: ms[x] / 1e3 / (FROM[2] / FROM[0]) for x in steps}
-    gather, size = ms["gather"] / 1e3, map_bytes(1, H, N, N, 6)
-    none = float("inf")
-    if first:
-        rates = Rates(0.0, 0.0, 0.0, gather, none, none, size, each["states"], each["main pass"])
-        return 1e3 * states_first(shape[2], 2, rates).total
-    rates = Rates(each["main pass"], each["summary"], each["correction"], gather, none, none, size)
-    reach = None if "decays" in case else _reach(measured, case, shape)
-    return 1e3 * forward(shape[2], 2, rates, reach).total
-
-
-def _reach(measured, case, shape):
-    note = measured.row(f"{case}, correction", shape).note or ""
-    number = re.search(r"reaches (\d+) ", note)
-    return int(number[1]) if number else None
+    states, main = (ms[x] / 1e3 / (FROM[2] / FROM[0]) for x in ("states", "main pass"))
+    none, size = float("inf"), map_bytes(1, H, N, N, 6)
+    rates = Rates(0.0, 0.0, 0.0, ms["gather"] / 1e3, none, none, size, states, main)
+    return 1e3 * states_first(shape[2], 2, rates).total
