@@ -79,8 +79,8 @@ def gpus(tmp_path_factory):
     return run_ranks(tmp_path_factory.mktemp("gpus"), 2, "nccl", **os.environ)
 
 
-def check(case, name, found, limits):
-    errors = relative_errors(case, [x["results"][name] for x in found])
+def check(case, name, found, limits, device="cpu"):
+    errors = relative_errors(case, [x["results"][name] for x in found], device)
     too_large = {x: e for x, e in errors.items() if not e < limits[case.dtype]}
     assert not too_large
 
@@ -93,7 +93,7 @@ def test_ranks_agree_with_one_process(ranks, name):
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", [x for x in GPU_CASES if len(GPU_CASES[x].parts) == 2])
 def test_two_gpus_agree_with_one_process(gpus, name):
-    check(GPU_CASES[name], name, gpus, LIMITS_GPU)
+    check(GPU_CASES[name], name, gpus, LIMITS_GPU, "cuda")
 
 
 def check_refusals(found):

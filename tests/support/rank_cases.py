@@ -188,19 +188,21 @@ def last_rank_of(case, rank):
     return torch.tensor(mine, dtype=torch.float32)[:, None, None, None]
 
 
-def in_one_process(case):
-    """The same of all tokens, in float64 on the numbers as they were rounded."""
-    inputs, s0, do, ds1 = inputs_of(case)
-    leaves = [x.double().requires_grad_() for x in (*inputs, *([] if s0 is None else [s0]))]
-    more = {"cu_seqlens": torch.tensor(case.cu_seqlens)} if case.cu_seqlens else {}
+def in_one_process(case, device="cpu"):
+    """The same of all tokens, by torch in float64 on the numbers as they were rounded."""
+    inputs, s0, *d_outputs = inputs_of(case)
+    leaves = [x.double().to(device) for x in (*inputs, *([] if s0 is None else [s0]))]
+    leaves = [x.requires_grad_() for x in leaves]
+    more = {"cu_seqlens": torch.tensor(case.cu_seqlens, device=device)} if case.cu_seqlens else {}
     package = six if case.operation.startswith("wkv6") else seven
     plain = package.wkv6_reference if package is six else package.wkv7_reference
     fast = package.wkv6_doubling if package is six else package.wkv7_wy
     operation = plain if sum(case.parts) < 500 else fast
     results = in_blocks(replace(case, reentrant=None), operation, leaves, **more)
     learn = [x for x, name in zip(leaves, arguments(case), strict=True) if name in learned(case)]
-    gradients = torch.autograd.grad(results, learn, [do.double(), ds1.double()])
-    return [*(x.detach() for x in results), *gradients]
+    d_outputs = [x.double().to(device) for x in d_outputs]
+    gradients = torch.autograd.grad(results, learn, d_outputs)
+    return [x.detach().cpu() for x in (*results, *gradients)]
 
 
 def joined(case, parts):
@@ -216,9 +218,9 @@ def joined(case, parts):
     return out
 
 
-def relative_errors(case, parts):
-    """‖error‖ / ‖reference‖ of each result, by name."""
-    expected, got = in_one_process(case), joined(case, parts)
+def relative_errors(case, parts, device="cpu"):
+    """‖error‖ / ‖reference‖ of each result, by name; the device computes the reference."""
+    expected, got = in_one_process(case, device), joined(case, parts)
     pairs = zip(names(case), expected, got, strict=True)
     size = lambda x: float(x.double().norm())  # noqa: E731
     return {name: size(x - y.double()) / max(size(x), 1e-30) for name, x, y in pairs}
