@@ -13,8 +13,9 @@ The backward pass mirrors this. E's gradient comes from the correction alone, so
 first. The gather folds the gradients of later ranks into the gradient of B. The main pass is last.
 
 RWKV-6's chunked kernels, and RWKV-7's with few heads, gather the maps before the main pass, and
-nothing is corrected (states_first.py). maps.py gathers and composes, rwkv6.py and rwkv7.py compute
-A, cost.py predicts times.
+nothing is corrected (states_first.py). Nor is it where short packed sequences are at a rank's ends,
+which are computed twice (twice.py). maps.py gathers and composes, rwkv6.py and rwkv7.py compute A,
+cost.py predicts times.
 """
 
 from .parallel import DeadRank, sequence_parallel
