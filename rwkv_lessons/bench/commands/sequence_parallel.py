@@ -53,6 +53,7 @@ TIMING = "CUDA events, ranks start together, the slower one; median"
 SOURCES = ("rwkv_lessons/distributed/__init__.py::sequence_parallel",)
 # Tokens: of more, one GPU has no room for both passes of RWKV-7.
 MOST = {"wkv7": 131072}
+TENSORS = 10  # of all tokens that a GPU holds at once to compare o: inputs, parts of them, results
 TEXT = 131072  # tokens that are made; a longer sequence is these again and again
 # How many times the second rank's tokens the first one gets of RWKV-7: it has no matrices to make,
 # which others do before their main pass. RWKV-6's ranks differ after it, where all wait already.
@@ -101,10 +102,22 @@ def _measure_all(options, device):
             operation = case.split(",")[0]
             if shape[2] > MOST.get(operation, shape[2]):
                 continue
-            rows += measure(case, shape, device, 3 if options.quick else 8)
+            if has_room(shape, device):
+                rows += measure(case, shape, device, 3 if options.quick else 8)
+            else:
+                problem = {"problem": "out of memory"}
+                rows.append(Measurement(f"{case}, one GPU", tuple(shape), "bfloat16", **problem))
     if first:
         console().print(rows_table(rows, SEQUENCE_PARALLEL.letters))
         keep(options, NAME, origin and replace(origin, timing=TIMING), rows)
+
+
+def has_room(shape, device):
+    """Whether a GPU holds the tensors of a comparison, in bfloat16; a CPU has small parts."""
+    _, B, T, H, N = shape
+    if device.type != "cuda":
+        return True
+    return TENSORS * 2 * B * T * H * N < torch.cuda.get_device_properties(device).total_memory
 
 
 OPERATIONS = {
