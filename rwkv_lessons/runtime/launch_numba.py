@@ -173,7 +173,8 @@ def _compiling_for(capability):
     """numba compiles device functions for this capability, too, as it does a kernel told its own.
 
     It would ask the current device, which opens a context on one, and fails without a GPU. The
-    lock is numba's own: no other thread compiles meanwhile.
+    lock is numba's own: no other thread compiles meanwhile. warplens, which this package does not
+    need, has the same few lines; the lock keeps the two apart as well.
     """
     from numba.cuda import dispatcher
     from numba.cuda.core.compiler_lock import global_compiler_lock

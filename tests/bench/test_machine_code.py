@@ -1,5 +1,7 @@
 """What is looked for in machine code is found where it is, and only there."""
 
+import threading
+
 import pytest
 
 pytest.importorskip("triton")
@@ -12,6 +14,7 @@ from rwkv_lessons.bench.machine_code.faults import faults
 from rwkv_lessons.bench.machine_code.instructions import instructions
 from rwkv_lessons.bench.machine_code.look import known_to
 from rwkv_lessons.bench.machine_code.spills import allowed, too_many
+from rwkv_lessons.runtime import launch_numba
 from rwkv_lessons.runtime.assembler import Assembler
 from rwkv_lessons.runtime.launch_numba import linked, types
 from warplens.compiled import from_numba
@@ -219,6 +222,24 @@ def test_numbas_device_functions_are_compiled_without_a_gpu():
     with pytest.raises(Exception, match="twice"):
         linked(wrong, pointer, 32, (9, 0))
     assert dispatcher.get_current_device is ask
+
+
+@pytest.mark.skipif(bool(from_numba.missing()), reason=f"{from_numba.missing()}")
+def test_numba_compiles_for_warplens_or_for_a_launch_and_not_for_both_at_once():
+    """Each answers for the current device while it compiles; numba's lock keeps them apart."""
+    inside, left = threading.Event(), threading.Event()
+
+    def other():
+        with launch_numba._compiling_for((8, 0)):
+            inside.set()
+        left.set()
+
+    thread = threading.Thread(target=other)
+    with from_numba._compiling_for((9, 0, "a")):
+        thread.start()
+        assert not inside.wait(0.2)
+    assert left.wait(10)
+    thread.join()
 
 
 def test_a_table_without_the_librarys_assembler_is_refused(monkeypatch):

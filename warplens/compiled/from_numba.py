@@ -122,15 +122,21 @@ def build(kernel, signature, arch, constants, options, lineinfo=False):
 
 @contextlib.contextmanager
 def _compiling_for(cc):
-    """numba asks the current device for its architecture when it compiles a device function."""
+    """numba asks the current device for its architecture when it compiles a device function.
+
+    The answer is replaced for the whole process, so numba's compiler lock is held until it is put
+    back: no other thread compiles for the wrong architecture meanwhile.
+    """
     from numba.cuda import dispatcher
+    from numba.cuda.core.compiler_lock import global_compiler_lock
 
     device = types.SimpleNamespace(compute_capability=cc)
-    real, dispatcher.get_current_device = dispatcher.get_current_device, lambda: device
-    try:
-        yield
-    finally:
-        dispatcher.get_current_device = real
+    with global_compiler_lock:
+        real, dispatcher.get_current_device = dispatcher.get_current_device, lambda: device
+        try:
+            yield
+        finally:
+            dispatcher.get_current_device = real
 
 
 def _rebuild(function, constants, lineinfo):

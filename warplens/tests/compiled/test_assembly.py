@@ -1,12 +1,15 @@
 """Each claim about machine code, on a kernel that shows it and on one that does not."""
 
+import contextlib
 import math
+import threading
 
 import numpy as np
 import pytest
 import torch
 
 from warplens.architectures import ARCHITECTURES
+from warplens.compiled import from_numba
 from warplens.compiled.assembly import CompileError, assembly, what_is_missing
 
 if what_is_missing():
@@ -214,6 +217,31 @@ def test_errors_are_short_and_point_at_the_line():
         with pytest.raises(CompileError, match=why) as error:
             assembly(kernel, X1)
         assert len(str(error.value).splitlines()) <= 2
+
+
+def test_two_threads_compile_each_for_its_own_architecture():
+    """Both try to be inside at once; numba's lock lets the second in when the first has left."""
+    from numba.cuda import dispatcher
+
+    ask, answers, both = dispatcher.get_current_device, {}, threading.Barrier(2)
+
+    def wait_for_both():
+        with contextlib.suppress(threading.BrokenBarrierError):
+            both.wait(0.2)
+
+    def compile_for(cc):
+        with from_numba._compiling_for(cc):
+            wait_for_both()
+            answers[cc] = dispatcher.get_current_device().compute_capability
+            wait_for_both()
+
+    threads = [threading.Thread(target=compile_for, args=(cc,)) for cc in ((8, 0), (9, 0, "a"))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(answers) == 2 and all(cc == answer for cc, answer in answers.items())
+    assert dispatcher.get_current_device is ask
 
 
 def test_bad_input():
