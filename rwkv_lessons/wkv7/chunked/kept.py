@@ -148,10 +148,11 @@ def segments_for(heads, chunks, BK, sms):
     With fewer than MIN_SEGMENTS the two sweeps one after the other are as long as one was. With
     more than 128 keys they pay only for four heads or fewer, and in long segments.
     """
-    programs, least, shortest = PROGRAMS_PER_SM * sms, MIN_SEGMENTS, MIN_CHUNKS
-    if BK > NARROW_HEAD:
-        programs = sms
-    if BK > MAX_VALUES:
+    if BK <= NARROW_HEAD:
+        programs, least, shortest = PROGRAMS_PER_SM * sms, MIN_SEGMENTS, MIN_CHUNKS
+    elif BK <= MAX_VALUES:
+        programs, least, shortest = sms, MIN_SEGMENTS, MIN_CHUNKS
+    else:
         programs, least, shortest = sms // 4, 2 * MIN_SEGMENTS, 4 * MIN_CHUNKS
     count = min(programs // heads, chunks // shortest, MAX_SEGMENTS)
     if count < least:
