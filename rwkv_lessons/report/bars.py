@@ -20,14 +20,15 @@ class Chart:
     dtype: str = "bfloat16"
 
     def rows(self, folder):
-        """(label, ms) of the methods that have a time; none where nobody recorded it."""
+        """(GPU, [(label, ms)]) of the methods that have a time; None and [] without a record."""
         measured = newest(self.record, folder=folder)
         times = {
             row.method: row.median_ms
             for row in (measured.rows if measured else ())
             if row.shape == self.shape and row.dtype == self.dtype and row.median_ms
         }
-        return [(label, times[method]) for method, label in self.bars.items() if method in times]
+        rows = [(label, times[method]) for method, label in self.bars.items() if method in times]
+        return measured and measured.provenance.gpu, rows
 
 
 FLA = {"fla chunk": "FLA, chunked", "fla recurrent": "FLA, recurrent"}
@@ -82,24 +83,25 @@ CHARTS = {
 }
 
 
-def is_recorded(charts, folder=None):
-    """Whether every chart has something to show."""
-    return all(chart.rows(folder) for chart in charts)
+def recorded(charts, folder=None):
+    """(chart, GPU, [(label, ms)]) of each chart; [] unless every chart has something to show."""
+    measured = [(chart, *chart.rows(folder)) for chart in charts]
+    return measured if all(rows for *_, rows in measured) else []
 
 
-def figure(charts, folder=None):
-    """The charts side by side: a bar a method, its milliseconds at its end."""
-    bars = max(len(chart.rows(folder)) for chart in charts)
-    drawing = style.figure(0.7 + 0.33 * bars, 9)
-    for ax, chart in zip(drawing.subplots(1, len(charts)), charts, strict=True):
-        labels, times = zip(*chart.rows(folder), strict=True)
+def figure(measured):
+    """Charts as `recorded` side by side: a bar a method, its milliseconds at its end."""
+    drawing = style.figure(0.7 + 0.33 * max(len(rows) for *_, rows in measured), 9)
+    axes = drawing.subplots(1, len(measured))
+    for ax, (chart, gpu, rows) in zip(axes, measured, strict=True):
+        labels, times = zip(*rows, strict=True)
         ours = [list(chart.bars.values()).index(label) < chart.ours for label in labels]
         colours = [style.LOAD if own else style.STORE for own in ours]
         ax.barh(labels, times, color=colours, height=0.62)
         for n, ms in enumerate(times):
             ax.annotate(f"{ms:.3g}", (ms, n), (4, 0), textcoords="offset points", va="center")
-        gpu = newest(chart.record, folder=folder).provenance.gpu.split()[1]
-        ax.set(title=f"{chart.title}, {gpu}, ms", xlim=(0, 1.18 * max(times)))
+        title = f"{chart.title}, {gpu.split()[1]}, ms"
+        ax.set(title=title, xlim=(0, 1.18 * max(times)))
         ax.invert_yaxis()
         ax.xaxis.set_visible(False)
         ax.spines["bottom"].set_visible(False)

@@ -88,8 +88,8 @@ def figures(folder=None):
     if decays.is_recorded(folder=folder):
         drawings[decays.NAME] = _svg(lambda: decays.time_against_decay(folder=folder).figure)
     for page, charts in bars.CHARTS.items():
-        if bars.is_recorded(charts, folder):
-            drawings[f"results-{page}"] = _svg(lambda charts=charts: bars.figure(charts, folder))
+        if measured := bars.recorded(charts, folder):
+            drawings[f"results-{page}"] = _svg(lambda measured=measured: bars.figure(measured))
     return {f"{FIGURES}/{name}.svg": svg for name, svg in drawings.items()}
 
 
