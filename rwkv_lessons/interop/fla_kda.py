@@ -25,6 +25,7 @@ from ..wkv7.kda.formulas import KDAForm, in_torch
 from .arguments import arguments_called, turned
 
 KDA_CHUNKS, GATED_CHUNKS = (32, 64), (16, 32, 64)  # sizes that FLA takes
+SAFE_BOUND = -5  # the lowest bound of a gate that FLA takes with safe_gate
 RENAMED = "transpose_state_layout"  # what state_v_first was called
 
 
@@ -74,8 +75,10 @@ def chunk_kda(
         use_beta_sigmoid_in_kernel: the rate is sigmoid(beta), twice that with allow_neg_eigval.
         state_v_first: states are values × keys.
         cu_seqlens: where packed sequences start and end along T, `[S + 1]`; B must be 1.
-        safe_gate, disable_recompute, cu_seqlens_cpu, max_num_seqs, chunk_size: accepted and not
-            used: no decay needs a bound here.
+        safe_gate: no effect here, as no decay needs a bound. As in FLA, it needs a lower_bound from
+            -5 to below 0 where use_gate_in_kernel is given.
+        lower_bound: of the gate, below 0; see use_gate_in_kernel.
+        disable_recompute, cu_seqlens_cpu, max_num_seqs, chunk_size: accepted and not used.
         return_intermediate_states, cp_context, use_graph: not supported.
         kwargs: A_log, dt_bias, chunk_size, and transpose_state_layout for state_v_first.
 
@@ -186,7 +189,9 @@ def chunk_gated_delta_rule(
         cp_context: not supported.
         kwargs: use_gate_in_kernel: the log decay is −exp(A_log) · softplus(g + dt_bias), with A_log
             and dt_bias `[HV]`, dt_bias None for none; chunk_size, accepted and not used;
-            transpose_state_layout for state_v_first.
+            transpose_state_layout for state_v_first. gk and gv, the log decays of key and of value
+            channels, are no arguments of this function, as in FLA:
+            `fused_recurrent_gated_delta_rule` has both.
         The others: as of `chunk_kda`.
 
     Returns:
@@ -250,7 +255,7 @@ def fused_recurrent_gated_delta_rule(
     Args:
         g: log decay of a head, `[B, T, HV]`; none if None.
         gk: log decay of each key channel, `[B, T, HV, K]`, added to g; none if None.
-        gv: log decay of each value channel: not supported, as WKV-7's decay has no such channels.
+        gv: log decay of each value channel, not supported: WKV-7 decays by key channel only.
         beta: ones if None.
         The others: as of `chunk_gated_delta_rule`; note the order.
 
@@ -380,7 +385,7 @@ def _refuse(**options):
         "cp_context": "one sequence over several GPUs",
         "return_intermediate_states": "the states between chunks",
         "use_graph": "a chunk list for graphs; a call can be captured without it",
-        "gv": "a decay for each value channel",
+        "gv": "a decay for each value channel; WKV-7 decays by key channel, as gk does",
     }
     for name, value in options.items():
         if value is not None and value is not False:
@@ -405,6 +410,11 @@ def _kda_gate(A_log, lower_bound, safe_gate):
     check_number("lower_bound", lower_bound)
     if lower_bound >= 0:
         raise ValueError(f"lower_bound must be below 0, got {lower_bound!r}")
+    if safe_gate and lower_bound < SAFE_BOUND:
+        raise ValueError(
+            f"lower_bound must be from {SAFE_BOUND} to below 0 with safe_gate, as in FLA, got "
+            f"{lower_bound!r}: leave out safe_gate, which this library does not need"
+        )
     return {"gate": "sigmoid", "lower_bound": float(lower_bound)}
 
 

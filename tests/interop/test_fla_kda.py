@@ -250,6 +250,13 @@ def test_second_gradients_are_those_of_the_definition():
     near(twice(f), twice(definition), EXACT, NAMES[2:])
 
 
+@pytest.mark.parametrize("lower_bound, safe_gate", [(-5, True), (-1e-3, True), (-5.5, False)])
+def test_bounds_that_fla_takes_are_taken(lower_bound, safe_gate):
+    x = make()
+    o, _ = chunk_kda(*x[:5], use_gate_in_kernel=True, lower_bound=lower_bound, safe_gate=safe_gate)
+    assert torch.equal(o, chunk_kda(*x[:3], lower_bound * x[3].sigmoid(), x[4])[0])
+
+
 def test_sizes_and_hints_of_fla_are_accepted():
     x = make()
     hints = {"safe_gate": True, "disable_recompute": True, "chunk_size": 32, "max_num_seqs": 4}
@@ -279,6 +286,11 @@ def test_sizes_and_hints_of_fla_are_accepted():
             {"use_gate_in_kernel": True, "lower_bound": 5.0},
             ValueError,
             "lower_bound must be below 0, got 5.0",
+        ),
+        (
+            {"use_gate_in_kernel": True, "lower_bound": -5.5, "safe_gate": True},
+            ValueError,
+            "lower_bound must be from -5 to below 0 with safe_gate, as in FLA, got -5.5: leave",
         ),
         (
             {"use_gate_in_kernel": True, "lower_bound": "5"},
