@@ -139,9 +139,13 @@ def methods_block(name, noted=False):
 
 def older(measured):
     """A sentence that names the methods whose kernels have changed since the record; or ""."""
-    stale = list(dict.fromkeys(row.method.split(",")[0] for row in measured.rows if row.stale))
-    text = f" **Measured with older kernels, and to be measured again: {', '.join(stale)}.**"
-    return text * bool(stale)
+    stale = _stale_methods(measured)
+    return f" **Measured with older kernels, and to be measured again: {stale}.**" * bool(stale)
+
+
+def _stale_methods(measured):
+    stale = (row.method.split(",")[0] for row in measured.rows if row.stale)
+    return ", ".join(dict.fromkeys(stale))
 
 
 def _below(table, caption, measured, notes=()):
@@ -311,8 +315,8 @@ def provenance_block(page):
         text = "\n\n".join(parts)
         if "\\*" in text:
             text += (
-                "\n\n\\* The kernels are those that were measured. The Python code around them,"
-                " which checks arguments and launches, has changed since."
+                "\n\n\\* The Python code around the kernels, which checks arguments and launches,"
+                " has changed since. The kernels have not, except those that a line names as older."
             )
         return f"<details><summary>Where these numbers come from</summary>\n\n{text}\n\n</details>"
 
@@ -325,6 +329,8 @@ def _source(measured):
     versions = ", ".join(f"{package} {release}" for package, release in origin.versions())
     mark = " \\*" if any(row.host_changed for row in measured.rows) else ""
     line = f"- {origin.date}, commit {origin.commit}{mark}: `{origin.command}` ({origin.timing})"
+    if stale := _stale_methods(measured):
+        line += f"; older kernels: {stale}"
     return f"{origin.gpu}, driver {origin.driver} (CUDA {origin.cuda}), {versions}", line
 
 

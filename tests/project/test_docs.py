@@ -10,7 +10,7 @@ from rwkv_lessons.bench import counters, gpu_tests
 from rwkv_lessons.bench.commands.record_all import PLANS
 from rwkv_lessons.lab.pictures import ladder
 from rwkv_lessons.operations import LADDERS
-from rwkv_lessons.records.fingerprint import ROOT
+from rwkv_lessons.records.fingerprint import ROOT, fingerprints_of_kernels
 from rwkv_lessons.records.schema import RECORDS, Measurement, Provenance, Record, save
 from rwkv_lessons.report import tables as blocks
 from rwkv_lessons.report import write as readme
@@ -344,6 +344,26 @@ def test_a_page_says_once_where_its_numbers_come_from(records):
     text = blocks.BLOCKS["provenance-rwkv5"](records)
     assert text.count("Test GPU") + text.count(GPU) == 1  # a machine, then a line a record
     assert "- 2000-01-01, commit c: `x` (y)" in text
+
+
+def test_each_line_says_which_of_its_kernels_are_older(tmp_path):
+    here = Provenance(GPU, "1", "0", "2000-01-01", "c", "x", "y")
+    source = ("rwkv_lessons/wkv5/__init__.py::wkv5",)
+    today = fingerprints_of_kernels(*source)
+    records = {"wkv5-ladder": {"wkv5": today}, "wkv5": {"wkv5": today, "cuda": ("gone",)}}
+    for name, methods in records.items():
+        rows = [
+            Measurement(x, (8, 4, 1, 8), "float32", 5, 1.0, sources=source, sha256="0", kernels=k)
+            for x, k in methods.items()
+        ]
+        save(Record(name, here, tuple(rows)), tmp_path)
+    lines = blocks.BLOCKS["provenance-rwkv5"](tmp_path).splitlines()
+    assert [line for line in lines if line.startswith("- ")] == [
+        "- 2000-01-01, commit c \\*: `x` (y)",
+        "- 2000-01-01, commit c \\*: `x` (y); older kernels: cuda",
+    ]
+    (note,) = (line for line in lines if line.startswith("\\*"))
+    assert "The kernels have not, except those that a line names as older." in note
 
 
 def test_rows_of_older_kernels_are_marked_where_they_are_shown(tmp_path):
