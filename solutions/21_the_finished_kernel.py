@@ -60,7 +60,8 @@ def let_go(started, needed):
     """How many products may keep running, at most, when a wait returns.
 
     started: the result that each product adds to, in starting order, such as ["a", "a", "o"].
-    needed: the results that are read after the wait, such as ["a"].
+    needed: the results that are read after the wait, such as ["a"]. If none of them was
+    started, all products may keep running.
     """
     ### BEGIN SOLUTION
     last = max((n for n, name in enumerate(started, 1) if name in needed), default=0)
@@ -472,7 +473,8 @@ EXERCISES = {
             "chunk": "Every product that reads r needs both pieces of r, and every product that "
             "reads k needs both pieces of k.",
             "pieces": "Somewhere r or k goes in with only 8 bits.",
-            "state in": "S must be read by both pieces of r, too.",
+            "state in": "Three products for the scores, two for r S, two for the state: is each "
+            "there, with the right pieces of r and k?",
             "programs": "Programs run in any order and must not depend on each other.",
             "idle": "Seven products have all their factors at once: start them all, then wait.",
         },

@@ -55,7 +55,8 @@ def tokens_that_fit(bytes, B, layers, numbers, itemsize=2):
 
 
 ODD = LatentSizes(B=2, M=3, N=11, H=5, K=6, P=4, V=7, R=12)
-COUNTED = LatentSizes(N=200, H=8, K=8, P=4, V=8, R=16)
+# Of two sequences: for one, torch broadcasts the latent over the heads without a copy.
+COUNTED = LatentSizes(B=2, N=200, H=8, K=8, P=4, V=8, R=16)
 EXERCISES = {
     "attention": Exercise(
         minutes=15,
@@ -70,8 +71,8 @@ EXERCISES = {
                 "float32, as the model does.",
             },
             instead={
-                "q @ w_k times latent[:, None]": "makes torch repeat the latent H times: as many "
-                "bytes as keys for every head.",
+                "q @ w_k times latent[:, None]": "makes torch copy the latent H times, as many "
+                "bytes as keys for every head, unless B is 1.",
             },
             stretch="Call the library's `mla` from here. Which of its arguments takes the place "
             "of attention_mask?",
@@ -107,7 +108,7 @@ EXERCISES = {
                 AttentionCase("odd sizes", "layout", ODD),
                 AttentionCase("bfloat16", "half", ODD, dtype=torch.bfloat16),
             ),
-            nothing_larger(partial(attention_call, COUNTED), 200 * 16, "as many as the latent"),
+            nothing_larger(partial(attention_call, COUNTED), 2 * 200 * 16, "as many as the latent"),
             no_loop_over(
                 heads=lambda n: attention_call(COUNTED._replace(H=n)),
                 tokens=lambda n: attention_call(COUNTED._replace(N=n)),
@@ -129,7 +130,8 @@ EXERCISES = {
             "[N, R].",
             "half": "The output has the model's type, `query.dtype`; take the softmax in float32.",
             "largest": "Do not compute keys or values for heads and tokens: apply w_k to the "
-            "query, and w_v to the sum over the latent.",
+            "query, and w_v to the sum over the latent. A product [B, H, M, R] @ [B, 1, R, N] "
+            "copies the latent for every head: make heads and queries the rows of one product.",
             "layout": "The model expects [B, M, H, V]: transpose at the end.",
         },
     ),

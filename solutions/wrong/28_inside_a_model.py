@@ -21,6 +21,10 @@ attention = wrong(
         "Returns the attention weights, which a model then keeps from every layer.",
         edit("o.transpose(1, 2), None", "o.transpose(1, 2), p"),
     ),
+    latent_repeated=(
+        "The right answer, but the product repeats the latent for every head.",
+        edit("q_latent @ latent.mT", "((q @ w_k) @ latent.mT[:, None]).flatten(1, 2)"),
+    ),
     mask_forgotten=(
         "Ignores the mask.",
         edit(" + attention_mask"),

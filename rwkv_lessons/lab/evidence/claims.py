@@ -158,8 +158,8 @@ def compiled(read: Callable, claims, arch):
         warnings = [claim.warning(asm) for claim in claims]
         if asm.local_bytes > FEW_BYTES:
             warnings.append(
-                f"{asm.local_bytes:,} bytes of local memory a thread: arrays that are not in "
-                "registers are in global memory"
+                f"{asm.local_bytes:,} bytes of local memory a thread, which is in global memory: "
+                "arrays and values that found no register"
             )
         warnings = tuple(filter(None, warnings))
         return Row("machine code", PASSED, f"{' · '.join(counts)} ({arch})", warnings)

@@ -252,7 +252,7 @@ WRONG = {
         ATTENTION,
         [edit("(p.flatten(1, 2) @ latent).unflatten(1, (H, M)) @ w_v.mT",
               "p @ (latent[:, None] @ w_v.mT)")],
-        "largest tensor made: 12,800 numbers Do not compute keys or values",
+        "largest tensor made: 51,200 numbers Do not compute keys or values",
     ),
     "always float32": (
         ATTENTION,

@@ -57,7 +57,7 @@ def forward_ladder(least=None):
     ax.set(xlim=(0, 2.1), ylim=(len(designs) - 0.4, -1.1), yticks=[], xlabel="ms")
     for label, colour in (
         ("faster than all before", style.LOAD),
-        ("not", style.FAINT),
+        ("no faster", style.FAINT),
         ("kept", style.OKABE_ITO["green"]),
     ):
         ax.plot([], [], "s", color=colour, label=label)

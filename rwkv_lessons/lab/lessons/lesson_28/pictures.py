@@ -31,12 +31,17 @@ def _seconds(row):
 
 
 def seam():
-    """The way of one token through the layer: as it comes, and with the latent left as it is."""
+    """The path of one token through the layer: unmodified, and with the latent left alone."""
     figure = style.figure(3.3)
     ax = figure.subplots()
     lanes = {
-        1.7: ("as it comes", "expand_kv", "keys, values\nN × H·(K+P+V)", "attention"),
-        0.3: ("the seam", "as it is", "latent, rope key\nN × (R + P)", "w_k · attention · w_v"),
+        1.7: ("unmodified", "expand_kv", "keys, values\nN × H·(K+P+V)", "attention"),
+        0.3: (
+            "changed at the seam",
+            "returns its inputs",
+            "latent, rope key\nN × (R + P)",
+            "w_k · attention · w_v",
+        ),
     }
     arrow = {"arrowstyle": "->", "color": style.INK}
     for y, (name, *boxes) in lanes.items():

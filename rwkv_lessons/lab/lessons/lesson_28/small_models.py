@@ -63,7 +63,7 @@ def written(model, prompts, tokens=12):
 
 @contextlib.contextmanager
 def attending(model, function):
-    """The model with `function` as its attention and the latent as it is; then as it was."""
+    """The model with `function` as its attention and the latent unexpanded; restored at the end."""
     from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, eager_mask
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 

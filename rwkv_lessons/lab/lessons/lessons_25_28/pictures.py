@@ -43,7 +43,7 @@ DEEPSEEK_V3 = ModelSizes("DeepSeek-V3", 128, 128, 64, 128, 512, 1536, 7168)
 
 RUNGS = (  # lesson, what is new, method in the record
     (None, "keys and values for every head", "expanded"),
-    ("25_absorb_the_weights", "the latent as it is, in torch", "25_absorb_the_weights"),
+    ("25_absorb_the_weights", "the latent itself, in torch", "25_absorb_the_weights"),
     ("26_fused_prefill", "no scores in memory", "26_fused_prefill"),
     ("27_split_decode", "one read for all heads, split", "27_split_decode"),
     ("28_inside_a_model", "the finished kernel", "decode"),
