@@ -1,5 +1,6 @@
 """The bench of one token, of first calls, and of other packages' gradients, without a GPU."""
 
+import io
 import sys
 from types import ModuleType
 
@@ -122,8 +123,21 @@ def test_a_first_call_knows_the_code_behind_it(method):
     assert any(name in source.partition("::")[2] for source in row.sources)
 
 
+@pytest.mark.parametrize("method", ["wkv6", "wkv6-backward", "wkv6_step"])
+def test_the_process_of_a_first_call_reports_its_seconds(method, monkeypatch, capsys):
+    """On a CPU, which has every function but no kernel."""
+    monkeypatch.setattr(first, "SHAPE", (1, 8, 2, 4))
+    monkeypatch.setattr(sys, "argv", ["-c", *first._arguments(method, "float32")])
+    monkeypatch.setattr(sys, "stdin", io.StringIO("go\n"))
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    exec(first.SCRIPT.replace('"cuda"', '"cpu"'), {})
+    row = first._row(method, "float32", capsys.readouterr().out, "", 0)
+    assert row.problem is None and row.host_ms > 0 and not row.stale
+
+
 def test_first_calls_are_made_in_processes_that_are_ready(monkeypatch):
     script = """
+import io
 import sys
 print("ready", flush=True)
 sys.stdin.readline()

@@ -65,12 +65,15 @@ def measure(cases):
                 process.kill()
 
 
-def _start(case, cache):
-    method, dtype = case
+def _arguments(method, dtype):
+    """What `SCRIPT` is given."""
     entry = OPERATIONS.get(method)
     timed = "both" if entry and entry.timed == BOTH else "forward"
-    arguments = (entry.package if entry else method, timed, dtype, *map(str, SHAPE))
-    command = [sys.executable, "-c", SCRIPT, *arguments]
+    return entry.package if entry else method, timed, dtype, *map(str, SHAPE)
+
+
+def _start(case, cache):
+    command = [sys.executable, "-c", SCRIPT, *_arguments(*case)]
     environment = os.environ | {"TRITON_CACHE_DIR": cache}
     pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     return subprocess.Popen(command, cwd=ROOT, env=environment, text=True, **pipes)
