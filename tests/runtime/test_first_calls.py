@@ -20,7 +20,12 @@ def body(x):
 
 @pytest.fixture
 def compiler(monkeypatch):
-    """Triton's compiler, which does what its attribute `does` says, for a GPU that is not there."""
+    """Triton's compiler, which does what its attribute `does` says, for a GPU that is not there.
+
+    No thread may be left: one that is in torch or Triton when Python ends would abort the process,
+    after all of its output, with "terminate called without an active exception".
+    """
+    before = threading.enumerate()
     found = types.SimpleNamespace(does=lambda: None, targets=[])
 
     def compile(src, target, **_):
@@ -31,7 +36,8 @@ def compiler(monkeypatch):
     monkeypatch.setattr(triton.runtime.driver, "_active", CompilingDriver("sm_90"))
     monkeypatch.setattr(triton.compiler, "compile", compile)
     monkeypatch.setattr(compile_triton, "_compiled", set())
-    return found
+    yield found
+    assert threading.enumerate() == before
 
 
 def launches(count=2):
