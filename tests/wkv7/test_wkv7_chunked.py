@@ -246,6 +246,8 @@ def test_segments_are_for_few_heads_and_long_sequences():
     assert kept.segments_for(16, 1024, 64, H200.sms) == (16, 64)
     assert kept.segments_for(8, 20, 64, H200.sms) == (1, 20)  # two chunks a segment would not pay
     assert kept.segments_for(512, 1024, 64, H200.sms) == (1, 1024)
+    assert kept.segments_for(16, 1024, 128, H200.sms) == (8, 128)
+    assert kept.segments_for(64, 1024, 128, H200.sms) == (1, 1024)
     assert kept.segments_for(16, 1024, 256, H200.sms) == (1, 1024)
     assert kept.segments_for(8, 1024, 256, H200.sms) == (1, 1024)
     assert kept.segments_for(4, 1024, 256, H200.sms) == (8, 128)
