@@ -231,6 +231,7 @@ def test_options_of_the_shell_reach_ptxas_and_are_part_of_the_cache_key():
 
 def test_the_lab_shows_the_machine_code_that_is_launched():
     """A library kernel is assembled as its launch is, a lesson's by Triton's own ptxas."""
+    import rwkv_lessons.lab  # noqa: F401  tells warplens the library's target
     from rwkv_lessons.wkv6.chunked.segments import wkv6_segments_kernel
 
     assert cubin_triton._target("sm_90", plain(wkv6_segments_kernel)) == own_target(SM_90)
