@@ -11,6 +11,8 @@ from rwkv_lessons.bench import compiler_times  # noqa: E402
 from rwkv_lessons.bench.__main__ import main as bench  # noqa: E402
 from rwkv_lessons.bench.commands.matrix import load  # noqa: E402
 from rwkv_lessons.bench.machine_code import compilers  # noqa: E402
+from rwkv_lessons.bench.machine_code.compile import any_triton  # noqa: E402
+from rwkv_lessons.runtime.packages import refuse_wrong_triton  # noqa: E402
 
 PAGE = Path(__file__).parents[2] / "docs" / "compilers.md"
 
@@ -40,6 +42,13 @@ def test_each_kernel_of_the_table_is_launched_by_the_library():
     launches = [(row.kernel.split(".")[-1], row.call) for row in rows if "sm_90" in row.found]
     for label, kernel, call, which in compilers.KERNELS:
         assert launches.count((kernel, call)) > which, label
+
+
+def test_calls_that_triton_compiles_wrong_are_compiled_but_not_made():
+    with any_triton():
+        refuse_wrong_triton("x", "3.8.0")
+    with pytest.raises(RuntimeError, match="compiles x wrong"):
+        refuse_wrong_triton("x", "3.8.0")
 
 
 @pytest.mark.parametrize("label, solution, name", compilers.LADDER)

@@ -4,9 +4,11 @@ import contextlib
 import hashlib
 import io
 import re
+from unittest import mock
 
 from rwkv_lessons.bench.machine_code.look import assemblers, known_to, wrong_barriers, wrong_code
 from rwkv_lessons.records.fingerprint import fingerprint, source_of
+from rwkv_lessons.runtime import packages
 from rwkv_lessons.runtime.architectures import ARCHITECTURES, number_of
 from rwkv_lessons.runtime.assembler import assembler
 
@@ -21,7 +23,7 @@ def recorded_launches(architectures=ARCHITECTURES):
     rows = {}
     for architecture in architectures:
         for call, function in launches.calls(devices.gpu_like(architecture)):
-            with launches.recorded(architecture) as recorded:
+            with launches.recorded(architecture) as recorded, any_triton():
                 function()
             for launch in recorded:
                 key = digest(launch, architecture)
@@ -29,6 +31,14 @@ def recorded_launches(architectures=ARCHITECTURES):
                 if architecture not in row[3]:
                     row[3].append(architecture)
     return rows
+
+
+@contextlib.contextmanager
+def any_triton():
+    """A block in which calls that this Triton compiles wrong are recorded: none of them runs."""
+    with mock.patch.object(packages, "WRONG_TRITON", None):
+        yield
+    packages.refuse_wrong_triton.cache_clear()
 
 
 def digest(launch, architecture):
