@@ -115,10 +115,10 @@ def sequence_parallel(operation, group=None, *, timeout=60.0):
             tokens = tokens_of_ranks(group, timeout, agreed, same, start, device)
             pieces = pieces_of(sizes[1], rank, ends, tokens)
             call = ParallelCall(operation, family, group, timeout, pieces, options)
+            if way := states_first.way_of(call, inputs, s0):
+                return states_first.StatesFirst.apply(way, call, s0, *inputs)
             function = SequenceParallel
-            if states_first.suits(call, inputs, s0):
-                function = states_first.StatesFirst
-            elif twice.suits(call):
+            if twice.suits(call):
                 function = twice.OperationTwice
             return function.apply(call, s0, *inputs)
 
@@ -145,6 +145,10 @@ class ParallelCall:
     @property
     def rank(self):
         return dist.get_rank(self.group)
+
+    @property
+    def is_last(self):
+        return self.rank == dist.get_world_size(self.group) - 1
 
     def gathered(self, x):
         return gathering(x, self.group, self.timeout)()

@@ -21,31 +21,30 @@ from ..runtime import devices
 from ..runtime.arguments import learns
 from ..runtime.packages import TRITON
 from ..runtime.precision import outside_autocast
+from ..sequences.arguments import holds_float64
 from . import rwkv6
 from .maps import entry_state, exit_gradient, gathering, pack, unpack
 from .pieces import all_sequences, of_sequence, of_this_rank, s0_gradient, starting_states
 
 
-def suits(call, inputs, s0):
-    """Whether these kernels compute the rank's call, whose arguments were checked."""
+def way_of(call, inputs, s0):
+    """Whose kernels compute the rank's call, whose arguments were checked; None if no one's."""
     if not TRITON or not inputs[0].is_cuda:
-        return False
-    return _way(call).suits(call, inputs, s0)
-
-
-def _way(call):
-    return StatesOfRwkv6 if call.family is rwkv6 else StatesOfRwkv7
+        return None
+    ways = (StatesOfRwkv6,) if call.family is rwkv6 else (FusedRwkv7, StatesOfRwkv7)
+    return next((way for way in ways if way.suits(call, inputs, s0)), None)
 
 
 # Programs that compute states alone: of fewer tokens or in more segments they gain nothing.
 PROGRAMS_PER_SM, TOKENS_OF_SEGMENT, MOST_SEGMENTS = 4, 512, 16
+FUSED_TOKENS = 4096  # of a rank: with fewer, launches take longer than the tokens
 
 
 class StatesFirst(torch.autograd.Function):
-    """As `SequenceParallel`, for what `suits`; ranks of either kind understand each other."""
+    """As `SequenceParallel`, by a `way_of`; ranks of either kind understand each other."""
 
     @staticmethod
-    def forward(ctx, call, s0, *inputs):
+    def forward(ctx, way, call, s0, *inputs):
         tensors, pieces = [x.detach().contiguous() for x in inputs], call.pieces
         r, v = tensors[0], tensors[call.family.V]
         sequences = len(pieces.lengths) if pieces.sequences is not None else r.shape[0]
@@ -63,9 +62,9 @@ class StatesFirst(torch.autograd.Function):
             if pieces.enters:
                 of_sequence(start, pieces, 0).copy_(entry_state(As, Bs, call.rank))
 
-        ctx.call, ctx.s0_dtype = call, None if s0 is None else s0.dtype
+        ctx.way, ctx.call, ctx.s0_dtype = way, call, None if s0 is None else s0.dtype
         keep = any(ctx.needs_input_grad)
-        o, s1, *saved = _way(call).forward(tensors, start, call, keep, exchange)
+        o, s1, *saved = way.forward(tensors, start, call, keep, exchange)
         ctx.save_for_backward(*tensors, start, *to_save, *saved)
         return o, all_sequences(s1, pieces, s0)
 
@@ -84,12 +83,12 @@ class StatesFirst(torch.autograd.Function):
             of_sequence(after, pieces, -1).add_(more)
             return more
 
-        results = _way(call).backward(tensors, start, saved_states, do, after, call, exchange)
+        results = ctx.way.backward(tensors, start, saved_states, do, after, call, exchange)
         *gradients, of_start = results
         ds0 = None
-        if ctx.s0_dtype is not None and ctx.needs_input_grad[1]:
+        if ctx.s0_dtype is not None and ctx.needs_input_grad[2]:
             ds0 = s0_gradient(of_start, ds1, pieces).to(ctx.s0_dtype)
-        return None, ds0, *gradients
+        return None, None, ds0, *gradients
 
 
 class StatesOfRwkv6:
@@ -156,6 +155,54 @@ class StatesOfRwkv6:
         )
 
 
+class FusedRwkv7:
+    """RWKV-7 on Hopper, heads of 64: the identity is swept beside the tokens, in the same launch.
+
+    What enters is added afterwards, to o and to the states that gradients need: see
+    wkv7/chunked/hopper/cut.py. That is for heads that leave SMs for the identity's programs.
+    """
+
+    @staticmethod
+    def suits(call, inputs, s0):
+        from .. import wkv7 as package
+        from ..wkv7.chunked.hopper.fused import takes
+        from ..wkv7.chunked.hopper.layouts import N
+
+        if call.operation not in (package.wkv7, package.wkv7_fused):
+            return False
+        r, w, v = inputs[0], inputs[1], inputs[call.family.V]
+        (B, T, H, K), packed = r.shape, call.pieces.sequences is not None
+        if packed or K != N.value or T % K or holds_float64(s0) or not takes(r, w, v):
+            return False
+        fits = B * H <= devices.gpu_of(r.device).sms
+        return fits and (call.operation is package.wkv7_fused or T >= FUSED_TOKENS)
+
+    @staticmethod
+    def forward(tensors, start, call, keep, exchange):
+        from ..wkv7.chunked.hopper.forward import forward
+
+        enters, (scale, decay) = call.pieces.enters, _options_of_7(call.options)
+
+        def between(A, B):
+            exchange(_packed(A, B))
+            return start if enters else None
+
+        s0 = None if enters else start
+        return forward(*tensors, s0, None, scale, decay, keep, between, enters)
+
+    @staticmethod
+    def backward(tensors, start, saved, do, after, call, exchange):
+        from ..wkv7.chunked.hopper.backward import gradients
+
+        enters, (scale, decay) = not call.is_last, _options_of_7(call.options)
+
+        def between(A, dE):
+            more = exchange(dE)
+            return more if enters else None
+
+        return gradients(*tensors, start, None, *saved, do, after, scale, decay, between, enters)
+
+
 class StatesOfRwkv7:
     """RWKV-7: a segment's map are a matrix and a state."""
 
@@ -184,9 +231,10 @@ class StatesOfRwkv7:
     @staticmethod
     def forward(tensors, start, call, keep, exchange):
         from ..wkv7.chunked.forward import forward
+        from ..wkv7.chunked.segments import joined
 
         def between(ends, matrices):
-            exchange(pack(*_joined(ends, matrices)))
+            exchange(pack(*joined(ends, matrices)))
             if call.pieces.enters:
                 _start_from(ends, matrices, start)
 
@@ -196,9 +244,10 @@ class StatesOfRwkv7:
     @staticmethod
     def backward(tensors, start, saved, do, after, call, exchange):
         from ..wkv7.chunked.backward import gradients
+        from ..wkv7.chunked.segments import joined
 
         def between(ends, matrices):
-            _start_from(ends, matrices, exchange(_joined(ends, matrices)[1]))
+            _start_from(ends, matrices, exchange(joined(ends, matrices)[1]))
 
         scale, decay = _options_of_7(call.options)
         return gradients(*tensors, start, None, *saved, do, after, scale, decay, between)
@@ -292,12 +341,9 @@ def entry_gradient(local, totals, after):
     return folded(local, totals, after, local.shape[1], True, True, False)
 
 
-def _joined(ends, matrices):
-    """A and B of all segments, of which the first one's U counts as it is."""
-    A, B = matrices[:, 0], ends[:, 0]
-    for n in range(1, ends.shape[1]):
-        A, B = matrices[:, n] @ A, torch.matmul(matrices[:, n], B).add_(ends[:, n])
-    return A, B
+def _packed(A, B):
+    """[A | B]; A is zeros where it is None."""
+    return pack(B.new_zeros(*B.shape[:-1], B.shape[-2]) if A is None else A, B)
 
 
 def _start_from(ends, matrices, state):

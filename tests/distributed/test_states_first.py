@@ -12,16 +12,28 @@ from support.gluon_on_cpu import Mutable  # noqa: E402
 from support.rank_cases import Case, last_rank_of  # noqa: E402
 from support.tensor_core import tensor_core  # noqa: E402, F401
 from support.wkv6_chunks import fresh_tiles, in_segments  # noqa: E402, F401
+from support.wkv7_fused import KERNELS, simulator  # noqa: E402
 
 from rwkv_lessons.distributed import rwkv6, rwkv7, states_first  # noqa: E402
 from rwkv_lessons.distributed.fold import folded  # noqa: E402
 from rwkv_lessons.distributed.parallel import ParallelCall  # noqa: E402
 from rwkv_lessons.distributed.pieces import pieces_of  # noqa: E402
+from rwkv_lessons.distributed.states_first import (  # noqa: E402
+    FusedRwkv7,
+    StatesOfRwkv6,
+    StatesOfRwkv7,
+)
 from rwkv_lessons.runtime import launch_tiles  # noqa: E402
 from rwkv_lessons.wkv6 import wkv6, wkv6_chunked, wkv6_doubling, wkv6_recurrent  # noqa: E402
 from rwkv_lessons.wkv6.chunked import backward  # noqa: E402
 from rwkv_lessons.wkv6.chunked.hopper import segments, tiles  # noqa: E402
-from rwkv_lessons.wkv7 import wkv7, wkv7_chunked, wkv7_recurrent, wkv7_wy  # noqa: E402
+from rwkv_lessons.wkv7 import (  # noqa: E402
+    wkv7,
+    wkv7_chunked,
+    wkv7_fused,
+    wkv7_recurrent,
+    wkv7_wy,
+)
 from rwkv_lessons.wkv7.chunked import kept  # noqa: E402
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -35,6 +47,10 @@ class Rank(ParallelCall):
     @property
     def rank(self):
         return self.timeout
+
+    @property
+    def is_last(self):
+        return self.rank == self.group - 1
 
 
 class Gathered:
@@ -73,8 +89,8 @@ def draw(T, H, K, V, decay, dtype, raw):
     return given[:5], given[5], *(x.to(DEVICE) for x in states)
 
 
-def on_ranks(operation, family, parts, given, do, s0, ds1, options, packed=None):
-    """`names` of all ranks, put together; packed: where sequences end."""
+def on_ranks(way, operation, family, parts, given, do, s0, ds1, options, packed=None):
+    """`names` of all ranks, put together; way: see states_first; packed: where sequences end."""
     ends, ranks = torch.tensor(parts).cumsum(0).tolist(), len(parts)
     case = Case("", parts, cu_seqlens=packed)
     for _ in range(2):
@@ -84,7 +100,7 @@ def on_ranks(operation, family, parts, given, do, s0, ds1, options, packed=None)
             call = Rank(operation, family, ranks, n, pieces, options)
             mine = [x if x.ndim == 2 else x[:, end - T : end] for x in given]
             leaves = [x.clone().requires_grad_() for x in (*mine, s0)]
-            o, s1 = states_first.StatesFirst.apply(call, leaves[-1], *leaves[:-1])
+            o, s1 = states_first.StatesFirst.apply(way, call, leaves[-1], *leaves[:-1])
             runs.append((o, s1, leaves, do[:, end - T : end]))
     found = []
     for n in reversed(range(ranks)):
@@ -117,7 +133,7 @@ def test_ranks_together_are_one_process(
     backward.plan.cache_clear()
     given, do, s0, ds1 = draw(sum(parts), 1, 6, 5, decay, dtype, raw)
     options = {"raw_decay": raw, "scale": scale}
-    got = on_ranks(wkv6_chunked, rwkv6, parts, given, do, s0, ds1, options)
+    got = on_ranks(StatesOfRwkv6, wkv6_chunked, rwkv6, parts, given, do, s0, ds1, options)
     backward.plan.cache_clear()
     compare(rwkv6, wkv6_doubling, got, given, do, s0, ds1, options)
 
@@ -148,8 +164,24 @@ def test_ranks_of_rwkv7_together_are_one_process(
     kept.tiles_for.cache_clear()
     given, do, s0, ds1 = draw_7(sum(parts), 1, 16, 16, decay, dtype)
     options = {"scale": scale}
-    got = on_ranks(wkv7_chunked, rwkv7, parts, given, do, s0, ds1, options)
+    got = on_ranks(StatesOfRwkv7, wkv7_chunked, rwkv7, parts, given, do, s0, ds1, options)
     kept.tiles_for.cache_clear()
+    compare(rwkv7, wkv7_wy, got, given, do, s0, ds1, options)
+
+
+@pytest.mark.parametrize(
+    ("segments", "parts", "decay"), [(2, (128, 256, 128), None), (1, (64, 64, 128), -0.002)]
+)
+def test_ranks_of_the_fused_rwkv7_together_are_one_process(segments, parts, decay, monkeypatch):
+    """On a CPU the kernels are simulated. Segments of 64 tokens and more; no decay: all enters."""
+    monkeypatch.setattr(states_first, "gathering", Gathered())
+    for module, launch, name in KERNELS:
+        monkeypatch.setattr(module, "segments_for", lambda *_: segments, raising=False)
+        if DEVICE == "cpu":
+            monkeypatch.setattr(module, launch, simulator(Mutable(getattr(module, name))))
+    given, do, s0, ds1 = draw_7(sum(parts), 1, 64, 64, decay, torch.bfloat16)
+    options = {"scale": 0.5}
+    got = on_ranks(FusedRwkv7, wkv7_fused, rwkv7, parts, given, do, s0, ds1, options)
     compare(rwkv7, wkv7_wy, got, given, do, s0, ds1, options)
 
 
@@ -188,7 +220,7 @@ def test_only_what_the_chunked_kernels_cut_gets_its_state_first(monkeypatch):
         sizes = [(B, T, H, N)] * (4 if family is rwkv6 else 6)
         inputs = [new(*size) for size in (*sizes, *([(H, N)] if family is rwkv6 else []))]
         pieces = pieces_of(T, 0, packed, [T, T])
-        return states_first.suits(Rank(operation, family, 2, 0, pieces, {}), inputs, None)
+        return states_first.way_of(Rank(operation, family, 2, 0, pieces, {}), inputs, None)
 
     assert suits(1, 2048, 4)
     assert suits(1, 700, 4)  # one segment
@@ -197,7 +229,14 @@ def test_only_what_the_chunked_kernels_cut_gets_its_state_first(monkeypatch):
     assert suits(1, 2048, 4, packed=[0, 5, 4096])
     assert not suits(1, 2048, 4, packed=[0, 5, 4096], dtype=torch.float32)
     assert not suits(1, 2048, 4, operation=wkv6_recurrent)
-    assert suits(1, 2048, 4, operation=wkv7)
+    assert suits(1, 2048, 4, operation=wkv7) is StatesOfRwkv7
+    assert suits(1, 4096, 4, operation=wkv7) is FusedRwkv7
+    assert suits(1, 4160, 132, operation=wkv7) is FusedRwkv7
+    assert suits(1, 64, 4, operation=wkv7_fused) is FusedRwkv7
+    assert not suits(1, 4096, 133, operation=wkv7)  # the identity has no SM of its own
+    assert suits(1, 4100, 4, operation=wkv7) is StatesOfRwkv7  # no whole tiles
+    assert suits(1, 4096, 4, operation=wkv7_chunked) is StatesOfRwkv7
+    assert suits(1, 4096, 4, N=128, operation=wkv7) is StatesOfRwkv7
     assert not suits(1, 2048, 4, operation=wkv7, packed=[0, 5, 4096])
     assert not suits(1, 300, 4, operation=wkv7)
     assert not suits(1, 2048, 4, operation=wkv7_recurrent)
@@ -219,6 +258,6 @@ def test_packed_sequences_on_ranks_are_those_of_one_process(monkeypatch, tensor_
     s0, ds1 = (torch.randn(5, 1, 64, 64) for _ in range(2))
     options = {"scale": 0.5}
     given = [r, k, v, w, u]
-    got = on_ranks(wkv6_chunked, rwkv6, parts, given, do, s0, ds1, options, ends)
+    got = on_ranks(StatesOfRwkv6, wkv6_chunked, rwkv6, parts, given, do, s0, ds1, options, ends)
     options["cu_seqlens"] = torch.tensor(ends)
     compare(rwkv6, wkv6_doubling, got, given, do, s0, ds1, options)

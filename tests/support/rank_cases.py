@@ -104,6 +104,13 @@ def _gpu_cases():
             "long, two blocks, not reentrant": replace(long, blocks=2, reentrant=False),
         }
         cases |= {f"{name} {kind}": case for kind, case in kinds.items()}
+    for kind, parts in (
+        ("both", (4096, 4160)),
+        ("the first", (8192, 4100)),
+        ("the last", (90, 8192)),
+    ):
+        of_long = Case("wkv7", parts, H=20, K=64, V=64, dtype=torch.bfloat16, decay=-0.002)
+        cases[f"wkv7 fused on {kind}"] = of_long
     return cases
 
 

@@ -6,13 +6,15 @@ import pytest
 import torch
 from support.gluon_on_cpu import Mutable
 from support.wkv7_cases import NAMES, in_float64, make, near, with_raw
-from test_wkv7_hopper_training import KERNELS, LIMIT, simulator, trained
+from test_wkv7_hopper_training import LIMIT, trained
 
 from rwkv_lessons.runtime.packages import TRITON
 from rwkv_lessons.wkv7 import wkv7_reference
 
 if not TRITON:
     pytest.skip("the kernels need Triton", allow_module_level=True)
+
+from support.wkv7_fused import KERNELS, simulator
 
 from rwkv_lessons.wkv7.chunked.hopper import cut, forward, reverse
 

@@ -12,32 +12,17 @@ from rwkv_lessons.runtime.packages import TRITON
 if not TRITON:
     pytest.skip("the kernels need Triton", allow_module_level=True)
 
-from rwkv_lessons.wkv7.chunked.hopper import backward, forward, reverse
-from rwkv_lessons.wkv7.chunked.hopper import gradients as tiles
+from support.wkv7_fused import KERNELS, simulator
+
+from rwkv_lessons.wkv7.chunked.hopper import backward, forward
 
 LIMIT = 5.5e-3  # of gradients, as verify has it
-KERNELS = (
-    (forward, "launch", "wkv7_hopper_kernel"),
-    (reverse, "launch", "wkv7_reverse_kernel"),
-    (tiles, "launch", "wkv7_tile_gradients_kernel"),
-    (tiles, "launch_strong", "wkv7_strong_gradients_kernel"),
-)
 
 
 @pytest.fixture(autouse=True)
 def simulated(monkeypatch):
     for module, launch, name in KERNELS:
         monkeypatch.setattr(module, launch, simulator(Mutable(getattr(module, name))))
-
-
-def simulator(kernel):
-    def launch(programs, *args):
-        flat = []
-        for x in args:  # tensors, numbers and constants; or all of them as they are
-            flat += x if isinstance(x, (list, tuple)) and not hasattr(x, "_fields") else [x]
-        kernel[(programs,)](*flat, num_warps=4)
-
-    return launch
 
 
 def trained(x, cu_seqlens=None, scale=1.0, decay="log", of_o=True, of_s1=True):

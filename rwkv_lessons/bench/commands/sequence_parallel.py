@@ -163,7 +163,7 @@ def measure(case, shape, device, times):
                 function(*half)
     code_fields = code(*SOURCES, *sorted(methods_called))
     call = ParallelCall(operation, family, None, 60.0, pieces_of(T // RANKS, rank, None, None), {})
-    if family is rwkv7 and not states_first.suits(call, half, None):
+    if family is rwkv7 and not states_first.way_of(call, half, None):
         shared["uneven parts"] = UNEVEN
     parts = {split: split_tokens(T, RANKS, ratio) for split, ratio in shared.items()}
 
@@ -214,8 +214,8 @@ def steps(row, timer, family, operation, part, device):
     rank, tokens = dist.get_rank(), part[0].shape[1]
     call = ParallelCall(operation, family, None, 60.0, pieces_of(tokens, rank, None, None), {})
     with torch.no_grad():
-        if states_first.suits(call, part, None):
-            return states_before(row, timer, call, part)
+        if way := states_first.way_of(call, part, None):
+            return states_before(row, timer, way, call, part)
         row("main pass", timer(lambda: operation(*part))[0])
         o, B = operation(*part)
 
@@ -239,7 +239,7 @@ def steps(row, timer, family, operation, part, device):
         row("correction", timer(lambda: carry.correct(o, E) if rank else None)[0], note)
 
 
-def states_before(row, timer, call, part):
+def states_before(row, timer, way, call, part):
     """The maps of all segments; the gather; and the main pass that starts from the right state.
 
     Of RWKV-7 the first and the last are parts of one call: both together.
@@ -256,8 +256,7 @@ def states_before(row, timer, call, part):
         run = lambda: forward.run_forward(*part, start, None, 1.0, False, None, segment_maps)  # noqa: E731
         row("main pass", timer(run)[0])
     else:
-        kernels = states_first.StatesOfRwkv7
-        run = lambda: kernels.forward(part, start, call, False, packed_maps.append)  # noqa: E731
+        run = lambda: way.forward(part, start, call, False, packed_maps.append)  # noqa: E731
         row("states and main pass", timer(run)[0])
     map_of_rank = packed_maps[-1]
     size = f"{map_of_rank.numel() * map_of_rank.element_size() / 1e6:.2f} MB a rank"

@@ -7,6 +7,7 @@ joins them one after the other, and then the sweep goes through all segments at 
 read twice for that, so it is for heads that are too few to fill the GPU, and for long sequences.
 """
 
+import torch
 import triton
 import triton.language as tl
 
@@ -61,6 +62,14 @@ def sweep_launches(tensors, s0, results, has_s0, T, shape, tiles, reverse, betwe
         numbers, (sizes,), options,
     ))  # fmt: skip
     return launches
+
+
+def joined(ends, matrices):
+    """M and U of all segments, `[S, segments, H, …]`, as if they were one."""
+    M, U = matrices[:, 0].clone(), ends[:, 0].clone()  # ends may change afterwards
+    for n in range(1, ends.shape[1]):
+        M, U = matrices[:, n] @ M, torch.matmul(matrices[:, n], U).add_(ends[:, n])
+    return M, U
 
 
 @assembled

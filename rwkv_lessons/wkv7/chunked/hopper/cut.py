@@ -8,6 +8,7 @@ segment, and Q what the identity's columns give instead of o,
 
 So the states between segments follow one after the other (`wkv7_join_kernel` of ../segments.py),
 and then a launch of all tiles adds their share. Back, the gradient of the state takes the same way.
+If the tokens before are another GPU's, the identity is swept through the first segment, too.
 Exact for any decay. With G segments the chain is a G-th as long; tiles are read twice, but the
 second time from the L2 cache.
 """
@@ -21,7 +22,7 @@ from triton.experimental.gluon import language as gl
 from ....runtime import devices
 from ....runtime.compile_triton import assembled
 from ....runtime.launch_triton import launch
-from ..segments import wkv7_join_kernel
+from ..segments import joined, wkv7_join_kernel
 from .layouts import N
 
 # Tokens of a segment: what is added afterwards has to take less time than the chain gets shorter.
@@ -31,48 +32,52 @@ COUNT = 4  # of 64 tokens that a program adds a share to
 
 
 @gluon.jit
-def place_of_segment(j, i_h, H, has_state, sequences, segments, first: gl.constexpr):
+def place_of_segment(
+    j, i_h, H, has_state, sequences, segments, identities, REVERSE: gl.constexpr
+):  # fmt: skip
     """Which segment a program sweeps, and from what.
 
     Args:
         j: of the program, over H; sequences: how many segments there are, of all sequences.
-        first: the first segment of a sequence that the identity is swept through: 1, or back 0.
+        segments, identities: of a sequence; and how many of them, the last ones in the direction of
+            the sweep, the identity is swept through.
 
     Returns:
         i: of the segment; its place in the results, which of the identity's are others; whether it
         sweeps the identity; whether it starts from a state that was given, and where that is.
     """
-    q, others = j - sequences, segments - 1
+    q, first = j - sequences, 0 if REVERSE else segments - identities
     is_identity = q >= 0
-    i = gl.where(is_identity, q // others * segments + q % others + first, j)
-    starts = i % segments == (0 if first == 1 else segments - 1)
+    i = gl.where(is_identity, q // identities * segments + q % identities + first, j)
+    starts = i % segments == (segments - 1 if REVERSE else 0)
     has_state = gl.where(starts & (q < 0), has_state, 0)
     i_state = (i // segments * H + i_h) * N * N
     return i, gl.where(is_identity, q, j), is_identity.to(gl.int32), has_state, i_state
 
 
 @assembled
-@triton.jit(do_not_specialize=["H", "segments", "tiles"])
+@triton.jit(do_not_specialize=["H", "segments", "identities", "tiles"])
 def wkv7_add_segments_kernel(
-    ends, o, o_i, states, states_i, H, segments, tiles,
+    ends, o, o_i, states, states_i, H, segments, identities, tiles,
     N: tl.constexpr, COUNT: tl.constexpr, REVERSE: tl.constexpr,
 ):  # fmt: skip
     """Adds to o and to states, in place, what the state before a segment gives.
 
-    ends: [sequences, segments, H, N, N], the state after each, in the direction of the sweep.
-    o, o_i: [tokens, H, N], states: [tiles, H, values, keys]; either may be None. Those of the
-    identity have no first segment, or back no last one. tiles: of a segment.
+    ends: [sequences, identities + 1, H, N, N], the state before each of the last `identities`
+    segments, and after them, in the direction of the sweep. o, o_i: [tokens, H, N], states:
+    [tiles, H, values, keys]; either may be None. Those of the identity have only the last
+    segments, or back the first. tiles: of a segment.
     """
     i_h, i_x = tl.program_id(0) % H, (tl.program_id(0) // H).to(tl.int64)
     runs = tl.cdiv(tiles, COUNT)
     run, q = (i_x % runs).to(tl.int32), i_x // runs
-    i_n, g = q // (segments - 1), q % (segments - 1) + 1  # g: in the direction of the sweep
-    segment, of_identity = i_n * segments + g, q
+    i_n, g = q // identities, q % identities  # g: in the direction of the sweep
+    segment, of_identity = i_n * segments + segments - identities + g, q
     if REVERSE:
-        segment = i_n * segments + segments - 1 - g
-        of_identity = i_n * (segments - 1) + segments - 1 - g
+        segment = i_n * segments + identities - 1 - g
+        of_identity = i_n * identities + identities - 1 - g
     row, col = tl.arange(0, N)[:, None], tl.arange(0, N)[None, :]
-    b_s = tl.load(ends + ((i_n * segments + g - 1) * H + i_h) * N * N + row * N + col)
+    b_s = tl.load(ends + ((i_n * (identities + 1) + g) * H + i_h) * N * N + row * N + col)
     for j in range(run * COUNT, tl.minimum(run * COUNT + COUNT, tiles)):
         if o is not None:
             at = ((segment * tiles + j) * N + row) * H * N + i_h * N + col
@@ -105,29 +110,46 @@ def segments_for(r, cu_seqlens, states):
     return G
 
 
-def for_identity(G, o, ends, states):
-    """For the identity: o, the states after segments, and states, or None where these are."""
+def for_identity(G, count, o, ends, states):
+    """For `count` identities of G segments: o, states after segments, states, or None as these."""
     (_, H, K, V), o_i, states_i = ends.shape, None, None
     if o is not None:
-        o_i = o.new_empty((o.numel() // (G * H * V) * (G - 1), H, V))
+        o_i = o.new_empty((o.numel() // (G * H * V) * count, H, V))
     if states is not None:
-        states_i = states.new_empty((len(states) // G * (G - 1), H, V, K))
+        states_i = states.new_empty((len(states) // G * count, H, V, K))
     return o_i, torch.empty_like(ends), states_i
 
 
-def add_segments(G, ends, o, states, of_identity, reverse):
+def add_segments(G, count, ends, o, states, of_identity, reverse, between=None):
     """Joins G segments, and adds to o and states what was before them. Returns the last states.
 
-    ends: those after segments, `[sequences · G, H, 64, 64]`, in the direction of the sweep; they
-    become the states there.
+    Args:
+        count: of identities, G - 1, or G if another GPU has the tokens before.
+        ends: the states after segments, `[sequences · G, H, 64, 64]`, in the direction of the
+            sweep; they are changed.
+        between: called with what all segments make of a state, a matrix `[sequences, H, 64, 64]`
+            and a state; returns the state before the first one. Without tokens before, the matrix
+            is None, and nothing is returned.
     """
     S, (_, H, K, V) = len(ends) // G, ends.shape
     o_i, matrices, states_i = of_identity
-    blocks = triton.cdiv(V, JOINED)
-    launch(wkv7_join_kernel, S * H * blocks, 4, (ends, matrices), (H, G + 1, G), (K, V, K, JOINED))
-    tiles = (len(o_i) // K if states_i is None else len(states_i)) // (S * (G - 1))
-    launch(
-        wkv7_add_segments_kernel, S * (G - 1) * triton.cdiv(tiles, COUNT) * H, 4,
-        (ends, o, o_i, states, states_i), (H, G, tiles), (K, COUNT, reverse),
-    )  # fmt: skip
-    return ends.view(S, G, H, K, V)[:, -1].clone()
+    ends, before = ends.view(S, G, H, K, V), ends
+    if count == G:
+        matrices = matrices.view(S, G, H, K, K)
+        first = between(*joined(ends, matrices))
+        ends[:, 0] += matrices[:, 0] @ first
+    if G > 1:
+        blocks = triton.cdiv(V, JOINED)
+        join = (ends, matrices), (H, G + 1, G), (K, V, K, JOINED)
+        launch(wkv7_join_kernel, S * H * blocks, 4, *join)
+    if count == G:
+        before = torch.cat((first[:, None], ends), 1)
+    elif between is not None:
+        between(None, ends[:, -1])
+    if count:
+        tiles = (len(o_i) // K if states_i is None else len(states_i)) // (S * count)
+        launch(
+            wkv7_add_segments_kernel, S * count * triton.cdiv(tiles, COUNT) * H, 4,
+            (before, o, o_i, states, states_i), (H, G, count, tiles), (K, COUNT, reverse),
+        )  # fmt: skip
+    return ends[:, -1].clone()

@@ -38,10 +38,10 @@ MAP_REGISTERS_OF_CLAMP = gl.constexpr(136)  # or 120: of 112 they would spill
 
 
 @assembled
-@gluon.jit(do_not_specialize=["has_s0", "T", "H", "scale", "sequences", "segments"])
+@gluon.jit(do_not_specialize=["has_s0", "T", "H", "scale", "sequences", "segments", "identities"])
 def wkv7_hopper_kernel(
     r, w, k, v, a, b, r_rows, w_rows, k_rows, v_rows, a_rows, b_rows, s0, cu_seqlens, o, o_rows, s1,
-    states, o_i, o_i_rows, s1_i, states_i, has_s0, T, H, scale, sequences, segments,
+    states, o_i, o_i_rows, s1_i, states_i, has_s0, T, H, scale, sequences, segments, identities,
     FORM: gl.constexpr,
 ):  # fmt: skip
     """r, w, k, v, a, b and o are descriptors of [tokens, H·64]; *_rows are the same tensors, for
@@ -49,15 +49,15 @@ def wkv7_hopper_kernel(
     states: those before each tile, [tiles, H, values, keys], or None.
 
     If sequences are cut (cut.py), each of the `segments` of one counts as a sequence of T tokens,
-    and the programs after those of all sequences sweep the identity: its o, s1 and states are o_i
-    to states_i.
+    and the programs after those of all sequences sweep the identity, through `identities` segments
+    of each: its o, s1 and states are o_i to states_i.
     """
     i_n, i_h = (gl.program_id(0) // H).to(gl.int64), gl.program_id(0) % H
     i_out, cut = i_n, None
     i_s0 = (i_n * H + i_h) * N * N
     if FORM.CUT:
         i_n, i_out, is_identity, has_s0, i_s0 = place_of_segment(
-            i_n, i_h, H, has_s0, sequences, segments, 1
+            i_n, i_h, H, has_s0, sequences, segments, identities, False
         )
         cut = is_identity, ((i_out - i_n) * T).to(gl.int32), o_i, o_i_rows, s1_i, states_i
     start, end = sequence_bounds(cu_seqlens, i_n, T)
@@ -105,34 +105,41 @@ def aligned(x):
     return x.clone() if x.data_ptr() % 16 else x
 
 
-def forward(r, w, k, v, a, b, s0, cu_seqlens, scale, decay, keep):
+def forward(
+    r, w, k, v, a, b, s0, cu_seqlens, scale, decay, keep, between=None, enters=False
+):  # fmt: skip
     """o, s1, the states before each 64 tokens and an empty tensor.
 
     states: in bfloat16, `[spans, H, V, K]`, see sequences/spans.py; empty unless `keep`. A
     backward pass starts from them.
+
+    between, enters: if other GPUs have tokens of the sequences, see `add_segments`; and whether
+    they have those before, so that s0 is None.
     """
     if r.is_cuda and r.get_device() != torch.cuda.current_device():
         with torch.cuda.device(r.device):
-            return forward(r, w, k, v, a, b, s0, cu_seqlens, scale, decay, keep)
+            arguments = (r, w, k, v, a, b, s0, cu_seqlens, scale, decay, keep)
+            return forward(*arguments, between, enters)
     inputs = [aligned(x) for x in (r, w, k, v, a, b)]
     (_, T, H, K), V, S = r.shape, v.shape[3], sequences_in(r, cu_seqlens)
     G = segments_for(r, cu_seqlens, keep)
     o, s1 = torch.empty_like(inputs[3]), r.new_empty((S * G, H, K, V), dtype=torch.float32)
     states = r.new_empty((spans_of(r, cu_seqlens), H, V, K) if keep else 0)
     saved, of_identity, programs = states if keep else None, (None, None, None), S * H
-    if G > 1:
-        of_identity, programs = for_identity(G, o, s1, saved), (2 * G - 1) * S * H
+    count = G if enters else G - 1  # segments through which the identity is swept
+    if count:
+        of_identity, programs = for_identity(G, count, o, s1, saved), (G + count) * S * H
     launch(
         programs,
         (*map(tiles_of, inputs), *inputs, s1 if s0 is None else s0.contiguous(),
          None if cu_seqlens is None else cu_seqlens.contiguous(), tiles_of(o), o, s1,
-         saved, None if G == 1 else tiles_of(of_identity[0]), *of_identity[:2],
+         saved, tiles_of(of_identity[0]) if count else None, *of_identity[:2],
          of_identity[0] if saved is None else of_identity[2]),
-        (int(s0 is not None), T // G, H, scale, S * G, G),
-        Form(FORMS[decay], scale != 1.0, G > 1),
+        (int(s0 is not None), T // G, H, scale, S * G, G, count),
+        Form(FORMS[decay], scale != 1.0, count > 0),
     )  # fmt: skip
-    if G > 1:
-        s1 = add_segments(G, s1, o, saved, of_identity, False)
+    if G > 1 or between is not None:
+        s1 = add_segments(G, count, s1, o, saved, of_identity, False, between)
     return o, s1, states, r.new_empty(0)
 
 

@@ -226,10 +226,10 @@ def apply_maps(tensors, shared, place, has_ds1, i_s1, i_s, scale, cut, DECAY: gl
 
 
 @assembled
-@gluon.jit(do_not_specialize=["has_ds1", "T", "H", "scale", "sequences", "segments"])
+@gluon.jit(do_not_specialize=["has_ds1", "T", "H", "scale", "sequences", "segments", "identities"])
 def wkv7_reverse_kernel(
     r, w, a, b, do, r_rows, w_rows, a_rows, b_rows, do_rows, ds1, cu_seqlens, d_states, ds0,
-    d_states_i, ds0_i, has_ds1, T, H, scale, sequences, segments,
+    d_states_i, ds0_i, has_ds1, T, H, scale, sequences, segments, identities,
     DECAY: gl.constexpr, SCALED: gl.constexpr, CUT: gl.constexpr,
 ):  # fmt: skip
     """r, w, a, b and do are descriptors of [tokens, H·64]; *_rows are the same tensors, for tiles
@@ -242,7 +242,7 @@ def wkv7_reverse_kernel(
     i_s = i_s1
     if CUT:
         i_n, i_out, is_identity, has_ds1, i_s1 = place_of_segment(
-            i_n, i_h, H, has_ds1, sequences, segments, 0
+            i_n, i_h, H, has_ds1, sequences, segments, identities, True
         )
         cut = is_identity, d_states_i, ds0_i
         turned = i_n // segments * segments + segments - 1 - i_n % segments
@@ -278,13 +278,17 @@ def wkv7_reverse_kernel(
     )
 
 
-def state_gradients(r, w, a, b, do, ds1, cu_seqlens, scale, decay):
+def state_gradients(
+    r, w, a, b, do, ds1, cu_seqlens, scale, decay, between=None, enters=False
+):  # fmt: skip
     """dS after each 64 tokens of a sequence, and the gradient of s0.
 
     Args:
         r, w, a, b: `[B, T, H, 64]` in bfloat16, as `wkv7` takes them; do: the gradient of o. All
             `aligned`, on torch's current device.
         ds1: that of s1, `[S, H, 64, 64]` in float32; None counts as zeros.
+        between, enters: if other GPUs have tokens of the sequences, see `add_segments`; and whether
+            they have those after, which add to ds1.
 
     Returns:
         d_states in bfloat16, `[spans, H, V, K]`, in the order of sequences/spans.py, as forward.py
@@ -296,19 +300,20 @@ def state_gradients(r, w, a, b, do, ds1, cu_seqlens, scale, decay):
     G = segments_for(r, cu_seqlens, True)
     ds0 = r.new_empty((S * G, H, K, V), dtype=torch.float32)
     of_identity, programs = (None, None, None), S * H
-    if G > 1:
-        of_identity, programs = for_identity(G, None, ds0, d_states), (2 * G - 1) * S * H
+    count = G if enters else G - 1  # segments through which the identity is swept
+    if count:
+        of_identity, programs = for_identity(G, count, None, ds0, d_states), (G + count) * S * H
     launch(
         programs,
         (*map(tiles_of, inputs), *inputs, ds0 if ds1 is None else ds1.contiguous(),
          None if cu_seqlens is None else cu_seqlens.contiguous(),
          tiles_of(d_states.view(-1, 1, K)), ds0,
-         None if G == 1 else tiles_of(of_identity[2].view(-1, 1, K)), of_identity[1]),
-        (int(ds1 is not None), T // G, H, scale, S * G, G),
-        (FORMS[decay], scale != 1.0, G > 1),
+         tiles_of(of_identity[2].view(-1, 1, K)) if count else None, of_identity[1]),
+        (int(ds1 is not None), T // G, H, scale, S * G, G, count),
+        (FORMS[decay], scale != 1.0, count > 0),
     )  # fmt: skip
-    if G > 1:
-        ds0 = add_segments(G, ds0, None, d_states, of_identity, True)
+    if G > 1 or between is not None:
+        ds0 = add_segments(G, count, ds0, None, d_states, of_identity, True, between)
     return d_states, ds0
 
 
