@@ -229,11 +229,10 @@ def test_only_what_the_chunked_kernels_cut_gets_its_state_first(monkeypatch):
     assert suits(1, 2048, 4, packed=[0, 5, 4096])
     assert not suits(1, 2048, 4, packed=[0, 5, 4096], dtype=torch.float32)
     assert not suits(1, 2048, 4, operation=wkv6_recurrent)
-    assert suits(1, 2048, 4, operation=wkv7) is StatesOfRwkv7
-    assert suits(1, 4096, 4, operation=wkv7) is FusedRwkv7
-    assert suits(1, 4160, 132, operation=wkv7) is FusedRwkv7
+    assert suits(1, 1984, 4, operation=wkv7) is StatesOfRwkv7
+    assert suits(1, 2048, 4, operation=wkv7) is FusedRwkv7
+    assert suits(2, 4160, 133, operation=wkv7) is FusedRwkv7
     assert suits(1, 64, 4, operation=wkv7_fused) is FusedRwkv7
-    assert not suits(1, 4096, 133, operation=wkv7)  # the identity has no SM of its own
     assert suits(1, 4100, 4, operation=wkv7) is StatesOfRwkv7  # no whole tiles
     assert suits(1, 4096, 4, operation=wkv7_chunked) is StatesOfRwkv7
     assert suits(1, 4096, 4, N=128, operation=wkv7) is StatesOfRwkv7
