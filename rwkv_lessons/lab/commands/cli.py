@@ -78,10 +78,10 @@ def parser() -> argparse.ArgumentParser:
     next_one = (["which"], {**which, "help": f"{which['help']}; default: the next", "nargs": "?"})
     command(watch_, "check a lesson again whenever you save its notebook", next_one)
     command(hint_, "the next hint of an exercise", next_one)
-    command(review_, "make predictions again that were wrong, two lessons later")
+    command(review_, "repeat wrong predictions, two lessons later")
     command(questions, "a lesson's questions once more, and their answers", (["which"], which))
     command(reset, "start a lesson's exercises afresh", (["which"], which))
-    student = {"metavar": "NAME", "help": "yours, as the report is to have it"}
+    student = {"metavar": "NAME", "help": "your name, for the report"}
     to = {"metavar": "FILE", "type": Path, "help": "default: report-NAME.md"}
     command(
         report,
@@ -305,7 +305,7 @@ def _of_lessons_not_begun(ids):
 
 
 def watch_(options) -> None:
-    """Checks a lesson's exercises, and again those that changed whenever you save its notebook.
+    """Checks a lesson's exercises, then whenever you save its notebook those that changed.
 
     Ends with Ctrl-C.
     """
@@ -370,7 +370,7 @@ def _check(id, gap=None):
 
 
 def hint_(options) -> None:
-    """The next of an exercise's three hints; of a lesson, for the first that is not solved."""
+    """The next of an exercise's three hints; for a lesson, of its first unsolved exercise."""
     ids, noted = _named_or_next(options.which), _noted()
     waiting = [id for id in ids if not noted[id].get("passed")]
     id = (waiting or ids)[0]
@@ -382,7 +382,7 @@ def hint_(options) -> None:
 def review_(options) -> None:
     """Asks again for predictions that were wrong, once you are two lessons further.
 
-    At most a quarter off is right. Enter alone leaves one for later, Ctrl-D all.
+    An answer within a quarter is right. Enter alone postpones one, Ctrl-D all of them.
     """
     waiting = review.due()
     for prediction in waiting:
@@ -398,7 +398,7 @@ def review_(options) -> None:
             where = workbook.relative(workbook.notebook_of(prediction.stem))
             say(f"Look again at {where}; in two lessons you are asked once more.")
     if not waiting:
-        say("Nothing to make again now. Wrong predictions come back two lessons later.")
+        say("No prediction to repeat now. Wrong ones come back two lessons later.")
 
 
 def _number(prompt):
@@ -435,7 +435,7 @@ def questions(options) -> None:
 
 
 def reset(options) -> None:
-    """Puts the stubs of a lesson's exercises back; your notebook from before is kept."""
+    """Puts the stubs of a lesson's exercises back and keeps a backup of your notebook."""
     _reset(stem_named(options.which))
 
 

@@ -95,7 +95,7 @@ def test_a_wrong_prediction_comes_back_two_lessons_later(course, types):
     go("01_loads", 300)
     go("02_banks", 110)  # close enough
     assert names() == []
-    assert "Nothing to make again now" in types("review")
+    assert "No prediction to repeat now" in types("review")
     go("03_warps", 0)
     assert names() == ["loads.n"]
     said = types("review", "many", "1e2")
