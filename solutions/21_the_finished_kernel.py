@@ -1,4 +1,4 @@
-"""The finished kernel: two pieces, and what the last steps of the library's kernel are for."""
+"""The finished kernel: high and low parts, and what the library's last steps are for."""
 
 from functools import partial
 
@@ -24,10 +24,10 @@ from rwkv_lessons.lab.lessons.lessons_19_21.evidence import (
     at_least,
     gpu,
     hidden,
+    high_and_low,
     in_flight,
     machine_code,
     most,
-    two_pieces,
     waits,
 )
 from rwkv_lessons.lab.lessons.lessons_19_21.hopper import variants
@@ -48,7 +48,7 @@ LEFT = gl.constexpr(gl.DotOperandLayout(0, of_64_columns, 2))
 LOG2E = gl.constexpr(1.4426950408889634)
 
 
-def pieces(x):
+def split(x):
     """high, low: two bfloat16 tensors whose sum has 16 of the 24 bits of a float32 tensor."""
     ### BEGIN SOLUTION
     high = x.bfloat16()
@@ -71,7 +71,7 @@ def let_go(started, needed):
 
 @gluon.jit
 def in_two(x):
-    """`pieces`, of a tile in registers."""
+    """`split`, of a tile in registers."""
     high = x.to(gl.bfloat16)
     return high, (x - high.to(gl.float32)).to(gl.bfloat16)
 
@@ -84,7 +84,7 @@ def fetch(x, tile, ready, row, column, there):
 
 @gluon.jit
 def kernel(r, k, v, w, u, s0, o, s1, T, H: gl.constexpr):
-    """As in lesson 20, with r and k in two pieces of bfloat16 each.
+    """As in lesson 20, with r and k split into high and low parts in bfloat16.
 
     r, k, v, w, o are descriptors of [B·T, H·64] in bfloat16, their tiles 64 × 64, w the log decay;
     u is [H, 64], s0 and s1 are [B, H, 64, 64], keys × values, in float32. T is a multiple of 64,
@@ -289,7 +289,7 @@ def steps():
     the same.
     """
     first = exercises.solutions("20_products_in_flight").kernel
-    return {"one piece of r and k": first} | variants("21_the_finished_kernel.kernel", **STEPS)
+    return {"r and k not split": first} | variants("21_the_finished_kernel.kernel", **STEPS)
 
 
 def rungs():
@@ -302,7 +302,7 @@ def rungs():
 
 RUNGS = "two_pieces", "pairs", "masks"
 STEPS = {
-    "two pieces": (),
+    "high and low parts": (),
     "packed conversions": (
         *(
             edit(f"s_{x}.index(i).load(SUMS).to(gl.float32)", f"widened(s_{x}.index(i).load(SUMS))")
@@ -327,11 +327,11 @@ STEPS = {
         edit("gl.convert_layout(rounded(b_a), LEFT)", "gl.convert_layout(b_a, LEFT)"),
     ),
 }
-chunks = partial(hopper.in_two_pieces, launch)
+chunks = partial(hopper.split_chunks, launch)
 COUNTED = partial(chunks, 1, 256, 1)  # four chunks
 
 EXERCISES = {
-    "pieces": Exercise(
+    "split": Exercise(
         minutes=5,
         difficulty=1,
         afterwards=Afterwards(
@@ -343,9 +343,9 @@ EXERCISES = {
                 "Cut off the lower 16 bits": "is one instruction and rounds nothing. But high "
                 "can then be off by a whole unit in the last place, and low has to hold one bit "
                 "more.",
-                "TF32": "has 11 bits in one piece, at half the rate of bfloat16 products.",
+                "TF32": "has 11 bits without a split, at half the rate of bfloat16 products.",
             },
-            stretch="A third piece would hold the last 8 bits. How many products would then be "
+            stretch="A third part would hold the last 8 bits. How many products would then be "
             "worth computing?",
         ),
         hints=(
@@ -354,7 +354,7 @@ EXERCISES = {
             "high = x.bfloat16(); return high, (x - high.float()).bfloat16()",
         ),
         evidence=(
-            two_pieces(
+            high_and_low(
                 ("numbers that fit", torch.tensor([0.0, 1.0, -2.5, 2.0**60])),
                 ("a few bits more", torch.tensor([1 + 2.0**-10, 3 - 2.0**-14, -1 - 2.0**-12])),
                 ("any", torch.randn(100, generator=torch.Generator().manual_seed(0))),
@@ -364,7 +364,7 @@ EXERCISES = {
         symptoms={
             "numbers that fit": "Then low is 0.",
             "a few bits more": "low is the part that rounding removed: x - high.",
-            "large and small": "Both pieces have the exponent range of float32.",
+            "large and small": "Both parts have the exponent range of float32.",
         },
     ),
     "let_go": Exercise(
@@ -432,7 +432,7 @@ EXERCISES = {
             instead={
                 "r_low · low as well": "is a tenth product, for 2⁻¹⁶ of a score that is rounded "
                 "to 2⁻⁹ right after.",
-                "TF32": "has 11 bits in one piece, at half the rate, and truncates where "
+                "TF32": "has 11 bits without a split, at half the rate, and truncates where "
                 "bfloat16 rounds.",
             },
             stretch="o is rounded to 8 bits anyway. Which of the remaining roundings would you "
@@ -452,7 +452,7 @@ EXERCISES = {
             answer(
                 Case("a chunk, no decay, no state", "chunk", partial(chunks, 1, 64, 1, "none", 0)),
                 Case("a chunk and a state", "state in", partial(chunks, 1, 64, 1)),
-                Case("three chunks", "pieces", partial(chunks, 1, 192, 1)),
+                Case("three chunks", "parts", partial(chunks, 1, 192, 1)),
                 Case("the strongest decay", "decay", partial(chunks, 1, 128, 1, "most")),
                 Case("in any order", "programs", partial(chunks, 2, 64, 2), reverse=True),
             ),
@@ -470,11 +470,11 @@ EXERCISES = {
             "in flight": "Name r_high and r_low in deps of the wait that ends r S.",
             "fence": "Two tiles and S are written: the fence comes after the last of them.",
             "left": "The last wait must cover all products: warpgroup_mma_wait(0, …).",
-            "chunk": "Every product that reads r needs both pieces of r, and every product that "
-            "reads k needs both pieces of k.",
-            "pieces": "Somewhere r or k goes in with only 8 bits.",
+            "chunk": "Every product that reads r needs both parts of r, and every product that "
+            "reads k needs both parts of k.",
+            "parts": "Somewhere r or k goes in with only 8 bits.",
             "state in": "Three products for the scores, two for r S, two for the state: is each "
-            "there, with the right pieces of r and k?",
+            "there, with the right parts of r and k?",
             "programs": "Programs run in any order and must not depend on each other.",
             "idle": "Seven products have all their factors at once: start them all, then wait.",
         },

@@ -272,7 +272,7 @@ HOPPER_RUNGS = (
          **OF_19),
     Rung("19 copies in flight", "19_copies_in_flight", function="two_stages", **OF_19),
     Rung("20 products in flight", "20_products_in_flight", function="together", **OF_20),
-    Rung("21 r and k in two pieces", "21_the_finished_kernel", function="two_pieces", **OF_21),
+    Rung("21 r and k split in two", "21_the_finished_kernel", function="two_pieces", **OF_21),
     Rung("21 packed conversions", "21_the_finished_kernel", function="pairs", **OF_21),
     Rung("21 masks in shared memory", "21_the_finished_kernel", function="masks", **OF_21),
     Rung("21 a warp that copies", "21_the_finished_kernel", function="producer", **OF_21),

@@ -2,17 +2,17 @@
 
 from rwkv_lessons.lab.course.wrong_answers import edit, wrong
 
-pieces = wrong(
+split = wrong(
     low_is_left_in_float32=(
-        "The second piece is not rounded to bfloat16.",
+        "The low part is not rounded to bfloat16.",
         edit("(x - high.float()).bfloat16()", "x - high.float()"),
     ),
     high_twice=(
-        "The second piece is x rounded again.",
+        "The low part is x rounded again.",
         edit("(x - high.float()).bfloat16()", "x.bfloat16()"),
     ),
     halves=(
-        "Each piece is half of x: the same 8 bits twice.",
+        "Each part is half of x: the same 8 bits twice.",
         edit("high = x.bfloat16()", "high = (x / 2).bfloat16()"),
         edit("(x - high.float()).bfloat16()", "high"),
     ),
@@ -46,15 +46,15 @@ let_go = wrong(
 )
 
 kernel = wrong(
-    one_piece_of_r=(
+    eight_bits_of_r=(
         "The scores read 8 bits of r.",
         edit("b_a = warpgroup_mma(r_low, high, b_a, is_async=True)\n"),
     ),
-    one_piece_of_k=(
+    eight_bits_of_k=(
         "The scores read 8 bits of k.",
         edit("b_a = warpgroup_mma(r_high, low, b_a, is_async=True)\n"),
     ),
-    state_of_one_piece=(
+    state_of_eight_bits=(
         "The state gets 8 bits of k.",
         edit("b_s = warpgroup_mma(low, s_v.index(i), b_s, is_async=True)\n"),
         edit("warpgroup_mma_wait(2, deps=(b_a, r", "warpgroup_mma_wait(1, deps=(b_a, r"),
@@ -64,7 +64,7 @@ kernel = wrong(
         edit("b_o = warpgroup_mma(r_low, s_state, b_o, is_async=True)\n"),
     ),
     low_over_high=(
-        "Both pieces of k go to the same tile.",
+        "Both parts of k go to the same tile.",
         edit("s_low.store(k_low)", "s_k.index(i).store(k_low)"),
     ),
     fence_too_early=(

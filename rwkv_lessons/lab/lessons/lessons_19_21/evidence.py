@@ -28,7 +28,7 @@ from ...evidence.verdicts import explained, failed
 
 __all__ = ["Case", "Claim", "GluonLaunch", "answer", "at_least", "at_most", "described", "gpu"]
 __all__ += ["hidden", "in_flight", "machine_code", "most", "no_spills"]
-__all__ += ["two_pieces", "waits"]
+__all__ += ["high_and_low", "waits"]
 
 
 def described(x, columns, tile=(64, 64)):
@@ -268,12 +268,12 @@ def start(kernel, launch, tensors, names=None):
     kernel[launch.grid](**arguments, num_warps=launch.warps)
 
 
-# Two pieces.
+# High and low parts.
 
-PIECES = 2.0**-16  # of a float32's size: what two pieces of bfloat16 leave of it, at most
+PARTS = 2.0**-16  # of a float32's size: what its two bfloat16 parts leave of it, at most
 
 
-def two_pieces(*cases):
+def high_and_low(*cases):
     """Calls a function on each case, (what it tests, a float32 tensor): it returns two of bfloat16.
 
     Any two whose sum is near enough will do.
@@ -283,13 +283,13 @@ def two_pieces(*cases):
         for name, x in cases:
             try:
                 got = several(called(function, x), 2)
-                for piece in got:
-                    if getattr(piece, "dtype", None) != torch.bfloat16:
-                        kind = getattr(piece, "dtype", type(piece).__name__)
-                        raise WrongCall(f"a piece is {kind}, want torch.bfloat16")
+                for part in got:
+                    if getattr(part, "dtype", None) != torch.bfloat16:
+                        kind = getattr(part, "dtype", type(part).__name__)
+                        raise WrongCall(f"a part is {kind}, want torch.bfloat16")
                 remainder = (x.double() - got[0].double() - got[1].double()).abs()
-                if not bool((remainder <= PIECES * x.double().abs()).all()):
-                    n = int((remainder - PIECES * x.double().abs()).argmax())
+                if not bool((remainder <= PARTS * x.double().abs()).all()):
+                    n = int((remainder - PARTS * x.double().abs()).argmax())
                     parts = " + ".join(f"{float(y.flatten()[n]):.9g}" for y in got)
                     raise Difference(f"{float(x.flatten()[n]):.9g} is not {parts}, to 16 bits")
             except (Difference, KernelFault) as trouble:

@@ -13,8 +13,8 @@ from .evidence import GluonLaunch, watched
 
 TOKENS = ("r", "k", "v", "w")
 # Of what is rounded to bfloat16 o has 1.66e-3, and as much of the scores and S: 2.35e-3 together.
-# With one more factor in one piece it is 2.6e-3 to 2.9e-3, so three chunks tell; one alone differs
-# by some percent from the next. State: two pieces leave 16 bits of k.
+# With one more factor not split it is 2.6e-3 to 2.9e-3, so three chunks tell; one alone differs
+# by some percent from the next. State: high and low parts leave 16 bits of k.
 LIMITS = {"one chunk": 2.8e-3, "three chunks": 2.48e-3, "s1": 5e-5}
 
 
@@ -82,8 +82,8 @@ def norm_of_error(got, want):
 
 
 @cache
-def in_two_pieces(launch, *size):
-    """`chunks`, held to what r and k in two pieces can do."""
+def split_chunks(launch, *size):
+    """`chunks`, held to the errors of r and k split into high and low parts."""
     plain = chunks(launch, *size)
     scales = {"o": BFLOAT16_TOLERANCE, "s1": LIMITS["s1"]}
     scales = {name: x * float(plain.wants[name].abs().max()) for name, x in scales.items()}
@@ -96,7 +96,7 @@ def library(B, T, H, *more):
     sizes = {"has_s0": 1, "T": T, "H": H, "skip": 0, "segments": 1, "span": T, "pieces": 1}
     sizes |= {"scale": 1.0, "tokens": B * T, "K": 64, "V": 64}
     sizes |= {"CHECKPOINT": CHECKPOINT, "RAW": False, "SCALED": False, "HALF": False}
-    plain = in_two_pieces(_one_program_a_head, B, T, H, *more)
+    plain = split_chunks(_one_program_a_head, B, T, H, *more)
     return LibraryLaunch(**vars(plain) | {"constants": absent | sizes})
 
 

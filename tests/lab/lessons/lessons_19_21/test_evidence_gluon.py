@@ -110,7 +110,7 @@ RIGHT = {
         ("b_a, b_r = warpgroup_mma_wait(2, deps=(b_a, b_r))",
          "b_a = warpgroup_mma_wait(2, deps=(b_a,))"),
     ),
-    "the state before the output, in two pieces": (
+    "the state before the output, in two parts": (
         f"{FINISHED}.kernel",
         *((line, "") for line in LOW_STATE),
         (LOW_OUTPUT, "".join(LOW_STATE) + LOW_OUTPUT),
@@ -223,14 +223,14 @@ def test_the_librarys_kernel_runs_as_the_lesson_shows_it():
     assert seen.most("product") == 7
 
 
-def test_two_pieces_may_be_cut_or_rounded():
+def test_high_parts_may_be_cut_or_rounded():
     def cut(x):
         high = (x.view(torch.int32) & -65536).view(torch.float32)
         return high.bfloat16(), (x - high).bfloat16()
 
-    assert evaluate(f"{FINISHED}.pieces", cut).passed
-    said = str(evaluate(f"{FINISHED}.pieces", lambda x: (x.half(), x.half())))
-    assert "a piece is torch.float16, want torch.bfloat16" in said and "hint:" not in said
+    assert evaluate(f"{FINISHED}.split", cut).passed
+    said = str(evaluate(f"{FINISHED}.split", lambda x: (x.half(), x.half())))
+    assert "a part is torch.float16, want torch.bfloat16" in said and "hint:" not in said
 
 
 def test_the_ladder_is_that_of_the_designs_page():
