@@ -36,7 +36,7 @@ def forward_ladder(least=None):
         least: ms, a line to compare with.
     """
     designs = [(row, float(NUMBER.search(row["ms"])[0])) for row in rows()]
-    figure = style.figure(0.34 * len(designs) + 0.7)
+    figure = style.figure(0.37 * len(designs) + 0.7)
     ax = figure.subplots()
     best, lines = float("inf"), []
     for y, (row, ms) in enumerate(designs):
@@ -47,8 +47,8 @@ def forward_ladder(least=None):
         tokens, warps = row["tokens a chunk, warps"].split(", ")
         name = row["design"].strip("*")
         label = f"{name} · {tokens} tokens, {warps} warps, {row['products']}"
-        label = "\n".join(textwrap.wrap(label, 70, max_lines=2, placeholder=" …"))
-        ax.text(-0.02, y, label, ha="right", va="center", size=6.5, linespacing=0.95)
+        label = "\n".join(textwrap.wrap(label, 62, max_lines=2, placeholder=" …"))
+        ax.text(-0.02, y, label, ha="right", va="center", size=7.5, linespacing=0.95)
         ax.text(ms + 0.015, y, f"{ms:g} ms", va="center", size=7)
         lines.append(f"{ms:g} ms: {name}, {tokens} tokens, {warps} warps")
     if least is not None:

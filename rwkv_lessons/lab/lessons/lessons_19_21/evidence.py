@@ -112,7 +112,7 @@ def answer(*cases: Case):
                 size = f" ({launch.size})" if launch.size else ""
                 name, symptom = f"{case.name}{size}", case.symptom
                 return failed(name, trouble, exercise, symptom, outside=symptom)
-        text = f"{len(cases)} cases on the CPU, every flight watched, against float64"
+        text = f"{len(cases)} cases on the CPU, against float64, with all work in flight checked"
         return Row("answer", PASSED, text)
 
     gather.kind = "answer"
