@@ -22,6 +22,7 @@ from ..runtime.methods import method_table
 from ..runtime.packages import TRITON, needed_by
 from ..sequences.arguments import holds_float64, wants_gradients
 from .arguments import check_call
+from .few import fewest_heads, segments_of
 from .reference import wkv7_reference
 from .step import wkv7_step
 from .wy import wkv7_wy
@@ -33,13 +34,7 @@ IN_TRITON = ("recurrent", "chunked", "fused")
 LARGEST = 256  # keys of a head that the kernels hold
 MANY_HEADS = 256  # with as many, tokens one after the other no longer find free SMs
 FUSED_SIZES = (64, 128)  # keys and values of the heads that chunked/hopper takes
-# From how many heads on one program a head is faster than segments. It takes 2.4 µs for 64 tokens;
-# segments take 0.8 ns for each token and head, after 25 µs more of launches.
-FUSED_HEADS, FUSED_TOKENS = 48, 33_000
-FUSED_TRAINING_HEADS = 56  # the same of both passes
-WIDE_HEADS = 64  # the same of heads of 128, of either: 32 are slower
-# Sequences of so many tokens, a multiple of 512, are cut into up to 8 segments: see hopper/cut.py.
-CUT_TOKENS, CUT_HEADS = 32_768, 16
+WIDE_HEADS = 64  # from how many of 128 on it is faster than segments in chunks: 32 are slower
 
 
 @method_table
@@ -119,9 +114,9 @@ def method_for(
     | Hopper | more      | bfloat16, size 64 or 128, alike, enough heads * | fused | 0.49 ms |
     | GPU    | more      |                | chunked   | matrix products, T in parallel |
 
-    * Of size 64: 48 - 33,000 / T heads, or 56 with gradients; from T = 32,768 on, if T is a
-    multiple of 512 and not packed, 16. Of size 128: 64 heads. Fewer leave SMs without a thread
-    block, and chunked cuts their sequences into segments.
+    * See `few.py`. Of size 64, where fused cuts sequences into segments: any, or with gradients
+    24,576 / T; where it does not, 40 - 16,384 / T, or 32. Of size 128: 64. Fewer leave SMs without
+    a thread block, and chunked cuts their sequences into segments.
 
     Without Triton, the rows for no GPU apply. Times are forward times on an H200 at B=8 T=4096
     H=64 N=64; the other reasons were not timed.
@@ -153,12 +148,13 @@ def method_for(
     if one_by_one or size > largest(gpu):
         return "recurrent"
     of_bfloat16 = dtype == torch.bfloat16 and size in FUSED_SIZES and alike
-    fewest = FUSED_TRAINING_HEADS if gradients else FUSED_HEADS - FUSED_TOKENS // T
-    if size != FUSED_SIZES[0]:
-        fewest = WIDE_HEADS
-    elif T >= CUT_TOKENS and T % 512 == 0 and not packed:
-        fewest = CUT_HEADS
-    return "fused" if of_bfloat16 and gpu.is_hopper and heads >= fewest else "chunked"
+    if not (of_bfloat16 and gpu.is_hopper):
+        return "chunked"
+    fewest = WIDE_HEADS
+    if size == FUSED_SIZES[0]:
+        is_cut = not packed and segments_of(heads, T, gpu.sms, gradients) > 1
+        fewest = fewest_heads(T, is_cut, gradients)
+    return "fused" if heads >= fewest else "chunked"
 
 
 def wkv7(r, w, k, v, a, b, s0=None, *, cu_seqlens=None, scale=1.0, decay="log"):

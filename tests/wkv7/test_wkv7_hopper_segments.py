@@ -64,19 +64,25 @@ def test_states_are_those_before_each_tile(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("heads", "T", "segments"),
+    ("heads", "T", "segments", "training"),
     [
-        (64, 32768, 2),
-        (16, 32768, 8),
-        (67, 32768, 1),
-        (64, 4096, 2),
-        (64, 2048, 1),
-        (64, 4095, 1),
-        (64, 6016, 2),
+        (64, 32768, 2, 2),
+        (16, 32768, 8, 8),
+        (1, 32768, 16, 16),
+        (67, 32768, 1, 1),
+        (64, 4096, 2, 1),
+        (40, 2048, 2, 2),
+        (32, 2048, 4, 2),
+        (64, 1024, 1, 1),
+        (8, 1024, 2, 1),
+        (8, 512, 1, 1),
+        (16, 4095, 1, 1),
+        (64, 6016, 2, 1),
+        (0, 4096, 8, 4),
     ],
 )
-def test_as_many_segments_as_fill_a_gpu(heads, T, segments):
+def test_as_many_segments_as_fill_a_gpu(heads, T, segments, training):
     r = torch.empty(1, T, heads, 64, device="meta")
     assert cut.segments_for(r, None, False) == segments
-    assert cut.segments_for(r, None, True) == min(segments, max(1, T // 4096))
+    assert cut.segments_for(r, None, True) == training
     assert cut.segments_for(r, torch.tensor([0, T]), False) == 1

@@ -22,11 +22,10 @@ from triton.experimental.gluon import language as gl
 from ....runtime import devices
 from ....runtime.compile_triton import assembled
 from ....runtime.launch_triton import launch
+from ...few import segments_of
 from ..segments import joined, wkv7_join_kernel
 from .layouts import N
 
-# Tokens of a segment: what is added afterwards has to take less time than the chain gets shorter.
-LEAST, LEAST_OF_STATES = 2048, 4096
 JOINED = 32  # values at a time of a program that joins segments
 COUNT = 4  # of 64 tokens that a program adds a share to
 
@@ -94,20 +93,14 @@ def wkv7_add_segments_kernel(
 
 
 def segments_for(r, cu_seqlens, states):
-    """Into how many segments of whole tiles the sequences of r are cut: 1, 2, 4, …
-
-    There are no more of them than SMs. Packed sequences are not cut.
+    """Into how many segments of whole tiles the sequences of r are cut; packed ones are not.
 
     states: whether a share has to be added to states, too.
     """
-    (B, T, H, _), G = r.shape, 1
-    if cu_seqlens is None:
-        most = min(
-            devices.gpu_of(r.device).sms // (B * H), T // (LEAST_OF_STATES if states else LEAST)
-        )
-        while 2 * G <= most and T % (2 * G * N.value) == 0:
-            G *= 2
-    return G
+    B, T, H, _ = r.shape
+    if cu_seqlens is not None:
+        return 1
+    return segments_of(B * H, T, devices.gpu_of(r.device).sms, states)
 
 
 def for_identity(G, count, o, ends, states):

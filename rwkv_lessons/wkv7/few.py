@@ -1,0 +1,33 @@
+"""Few heads of 64 on Hopper: when the fused kernels cut sequences, and when they are chosen.
+
+From times of a CUDA graph on an H100: 1 to 60 heads, 128 to 32,768 tokens. A program takes 2.4 µs
+for 64 tokens, cut or not. Beside the segments' programs there are those of the identity, so more
+than 40 heads leave no SM to the second half of a sequence: see chunked/hopper/cut.py.
+"""
+
+TILE, MOST = 64, 16  # tokens of a tile, and segments of a sequence, whole tiles each
+LEAST, LEAST_OF_STATES = 512, 1024  # tokens of a segment; and where states are kept for gradients
+MANY, LEAST_OF_MANY, LEAST_OF_MANY_STATES = 40, 1024, 4096  # of more heads than that
+
+
+def segments_of(heads, T, sms, states):
+    """Into how many segments sequences of T tokens are cut: 1, 2, 4, …, and no more than SMs.
+
+    Args:
+        heads: sequences times heads.
+        states: whether states are kept, or gradients of states wanted.
+    """
+    least, of_states = LEAST, LEAST_OF_STATES
+    if heads > MANY:
+        least, of_states = LEAST_OF_MANY, LEAST_OF_MANY_STATES
+    most, G = min(sms // max(heads, 1), T // (of_states if states else least), MOST), 1
+    while 2 * G <= most and T % (2 * G * TILE) == 0:
+        G *= 2
+    return G
+
+
+def fewest_heads(T, is_cut, gradients):
+    """From how many heads on fused is faster than chunked."""
+    if is_cut:
+        return 24_576 // T if gradients else 1
+    return 32 if gradients else 40 - 16_384 // T
