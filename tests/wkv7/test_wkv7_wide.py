@@ -203,6 +203,35 @@ def test_programs_share_strong_tiles(launched, monkeypatch):
     assert strong.calls[0][-1].tolist() == [1, 0, 1, 0, 1]
 
 
+SPLIT = {  # log decays of some tokens and keys
+    "all": (slice(None), slice(None), -7.0),
+    "just fit": (slice(None), slice(None), -7.46875),
+    "one key": (slice(None), 70, -5.0),
+    "a chunk": (slice(16, 32), slice(None), -6.0),
+    "at its start": (slice(16, 22), slice(None), -14.0),
+    "at its end": (slice(26, 32), slice(None), -14.0),
+}
+
+
+@pytest.mark.parametrize("name", SPLIT)
+def test_sweeps_split_chunks_at_their_middle(name, launched):
+    """No tile goes token by token."""
+    launched[0].mistake("count = gl.minimum(rest, N)", "count = 0", inside="apply_tile")
+    x = bfloat16(64, -0.1)
+    tokens, keys, w = SPLIT[name]
+    x[1][:, tokens, :, keys] = w
+    right(x, scale=0.3)
+    gradients_right(x)
+
+
+def test_sweeps_split_some_chunks_and_go_token_by_token_through_others():
+    x = bfloat16(130, -0.1)
+    x[1][:, 20:40] = -5.0
+    x[1][:, 80:96] = -8.0
+    right(x)
+    gradients_right(x)
+
+
 @pytest.mark.parametrize("reverse", [False, True])
 def test_any_role_may_run_first(reverse, launched, monkeypatch):
     def launch(programs, *args):
@@ -224,6 +253,9 @@ MISTAKES = {
     ),
     "maps without a fence": ("make_maps", "fence_async_shared()", "pass", "no fence came after"),
     "y too early": ("apply_chunk", "warpgroup_mma_wait(5", "warpgroup_mma_wait(6", "before the"),
+    "inputs not waited for": (
+        "wait_for", "mbarrier.wait(loaded[h][inputs[n]].index(i), phase)", "pass", "before the",
+    ),
 }  # fmt: skip
 
 

@@ -13,12 +13,33 @@ from ..maps import log_decay
 
 
 @gluon.jit
-def apply_chunk(b_s0, b_s1, keys, s_v, s_small, s_decay0, s_decay1, first: gl.constexpr):
+def to_split(s_decay):
+    """The decay of keys from a chunk's start to where it is split, see maps.py."""
+    b_decay = s_decay.load(gl.SliceLayout(0, STATE))
+    return gl.where(b_decay < 0, -b_decay, 1.0)[None, :]
+
+
+@gluon.jit
+def from_split(s_decay, SPLIT: gl.constexpr):
+    """The decay from there to the chunk's end. SPLIT: whether any chunk of the tile is split."""
+    b_decay = s_decay.load(gl.SliceLayout(0, STATE))
+    if SPLIT:
+        b_decay = gl.abs(b_decay)
+    return b_decay[None, :]
+
+
+@gluon.jit
+def apply_chunk(
+    b_s0, b_s1, keys, s_v, s_small, s_decay0, s_decay1, first: gl.constexpr, SPLIT: gl.constexpr
+):
     """One chunk, whose first token in the tile is `first`: the state after it, and oᵀ.
 
     b_s0, b_s1: Sᵀ of 64 values, for each half of the keys. keys: R̃, K̃, Ã and B̃ of each half.
     """
     s_r0, s_k0, s_a0, s_b0, s_r1, s_k1, s_a1, s_b1 = keys
+    if SPLIT:
+        b_s0 *= to_split(s_decay0)
+        b_s1 *= to_split(s_decay1)
     zeros = gl.zeros([N, C], gl.float32, READ)
     v = s_v.slice(first, C, 0).permute((1, 0)).load(gl.DotOperandLayout(0, READ, 2))
     v_wide = gl.convert_layout(v, gl.DotOperandLayout(0, STATE, 2))
@@ -43,10 +64,9 @@ def apply_chunk(b_s0, b_s1, keys, s_v, s_small, s_decay0, s_decay1, first: gl.co
     b_s0 = warpgroup_mma(z_wide, s_b0.slice(first, C, 0), b_s0, is_async=True)
     b_s1 = warpgroup_mma(z_wide, s_b1.slice(first, C, 0), b_s1, is_async=True)
     b_o = warpgroup_mma(z, s_rb, b_o, is_async=True)
-    b_decay0 = s_decay0.load(gl.SliceLayout(0, STATE))
-    b_decay1 = s_decay1.load(gl.SliceLayout(0, STATE))
+    b_decay0, b_decay1 = from_split(s_decay0, SPLIT), from_split(s_decay1, SPLIT)
     b_s0, b_s1, b_o = warpgroup_mma_wait(0, deps=(b_s0, b_s1, b_o, z, z_wide))[:3]
-    return b_s0 * b_decay0[None, :], b_s1 * b_decay1[None, :], b_o, b_z
+    return b_s0 * b_decay0, b_s1 * b_decay1, b_o, b_z
 
 
 @gluon.jit

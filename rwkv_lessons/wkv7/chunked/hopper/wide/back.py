@@ -6,6 +6,7 @@ With dS after a chunk,
     dS̃ = decay dS    dz = B̃ dS̃ + A_rbᵀ do    dy = Tᵀ dz    dS before it = dS̃ + R̃ᵀ do + Ãᵀ dy
     dv = K̃ dS̃ + A_rkᵀ do + A_akᵀ dy
 
+Where decays are split (maps.py), dS̃ is d dS, and dS before the chunk is multiplied by d.
 dy of a token is the gradient of what it reads through a.
 """
 
@@ -16,18 +17,20 @@ from triton.experimental.gluon.language.nvidia.hopper import warpgroup_mma, warp
 from ..apply import by_token, in_pieces, solved
 from ..layouts import LOG2E, READ, STATE, C, N, as_left
 from ..maps import log_decay
-from .apply import row_of
+from .apply import from_split, row_of, to_split
 
 
 @gluon.jit
-def apply_chunk_back(b_ds0, b_ds1, keys, s_do, s_small, s_decay0, s_decay1, first: gl.constexpr):
+def apply_chunk_back(
+    b_ds0, b_ds1, keys, s_do, s_small, s_decay0, s_decay1, first: gl.constexpr, SPLIT: gl.constexpr
+):
     """One chunk, whose first token in the tile is `first`: dS before it, dvᵀ and dyᵀ.
 
     b_ds0, b_ds1: dSᵀ of 64 values, for each half of the keys. keys: R̃, K̃, Ã and B̃ of each half.
     """
     s_r0, s_k0, s_a0, s_b0, s_r1, s_k1, s_a1, s_b1 = keys
-    b_ds0 *= s_decay0.load(gl.SliceLayout(0, STATE))[None, :]
-    b_ds1 *= s_decay1.load(gl.SliceLayout(0, STATE))[None, :]
+    b_ds0 *= from_split(s_decay0, SPLIT)
+    b_ds1 *= from_split(s_decay1, SPLIT)
     zeros = gl.zeros([N, C], gl.float32, READ)
     do = s_do.slice(first, C, 0).permute((1, 0)).load(gl.DotOperandLayout(0, READ, 2))
     do_wide = gl.convert_layout(do, gl.DotOperandLayout(0, STATE, 2))
@@ -53,6 +56,9 @@ def apply_chunk_back(b_ds0, b_ds1, keys, s_do, s_small, s_decay0, s_decay1, firs
     b_ds1 = warpgroup_mma(dy_wide, s_a1.slice(first, C, 0), b_ds1, is_async=True)
     b_dv = warpgroup_mma(dy, s_ak, b_dv, is_async=True)
     b_ds0, b_ds1, b_dv = warpgroup_mma_wait(0, deps=(b_ds0, b_ds1, b_dv, dy, dy_wide))[:3]
+    if SPLIT:
+        b_ds0 *= to_split(s_decay0)
+        b_ds1 *= to_split(s_decay1)
     return b_ds0, b_ds1, b_dv, b_dy
 
 
