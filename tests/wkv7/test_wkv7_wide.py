@@ -224,10 +224,11 @@ def test_sweeps_split_chunks_at_their_middle(name, launched):
     gradients_right(x)
 
 
-def test_sweeps_split_some_chunks_and_go_token_by_token_through_others():
-    x = bfloat16(130, -0.1)
-    x[1][:, 20:40] = -5.0
-    x[1][:, 80:96] = -8.0
+def test_sweeps_go_from_mild_tiles_to_others_and_back():
+    x = bfloat16(260, -0.1)
+    x[1][:, 80:96] = -5.0  # split
+    x[1][:, 100:102] = -60.0  # token by token
+    x[1][:, 256:] = -16.0  # split, of a tile of four tokens
     right(x)
     gradients_right(x)
 
@@ -254,7 +255,7 @@ MISTAKES = {
     "maps without a fence": ("make_maps", "fence_async_shared()", "pass", "no fence came after"),
     "y too early": ("apply_chunk", "warpgroup_mma_wait(5", "warpgroup_mma_wait(6", "before the"),
     "inputs not waited for": (
-        "wait_for", "mbarrier.wait(loaded[h][inputs[n]].index(i), phase)", "pass", "before the",
+        "wait_for_tile", "mbarrier.wait(loaded[n].index(i), phase)", "pass", "before the",
     ),
 }  # fmt: skip
 

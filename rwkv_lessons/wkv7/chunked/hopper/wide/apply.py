@@ -14,7 +14,7 @@ from ..maps import log_decay
 
 @gluon.jit
 def to_split(s_decay):
-    """The decay of keys from a chunk's start to where it is split, see maps.py."""
+    """The decay of keys from a chunk's start to where it is split, see split.py."""
     b_decay = s_decay.load(gl.SliceLayout(0, STATE))
     return gl.where(b_decay < 0, -b_decay, 1.0)[None, :]
 

@@ -6,7 +6,7 @@ With dS after a chunk,
     dS̃ = decay dS    dz = B̃ dS̃ + A_rbᵀ do    dy = Tᵀ dz    dS before it = dS̃ + R̃ᵀ do + Ãᵀ dy
     dv = K̃ dS̃ + A_rkᵀ do + A_akᵀ dy
 
-Where decays are split (maps.py), dS̃ is d dS, and dS before the chunk is multiplied by d.
+Where decays are split (split.py), dS̃ is d dS, and dS before the chunk is multiplied by d.
 dy of a token is the gradient of what it reads through a.
 """
 

@@ -26,11 +26,12 @@ from .....sequences.spans import first_span, sequence_bounds
 from ....decays import FORMS, OF_CLAMP
 from ..apply import store_tile
 from ..forward import aligned, spans_of, tiles_of
-from ..layouts import CHUNKS, FLAT, IN_A_WARP, READ, STAGES, STATE, TILE, C, N, barrier, rounded
-from ..loads import BYTES, barriers
+from ..layouts import CHUNKS, FLAT, READ, STAGES, STATE, TILE, C, N, barrier, rounded
+from ..loads import barriers, load_tile
 from .apply import apply_chunk, apply_tokens
 from .back import apply_chunk_back, apply_tokens_back
-from .maps import STRONG, make_maps, pairs_of
+from .maps import make_maps, mark_of, pairs_of
+from .split import STRONG
 
 WIDE = gl.constexpr(128)  # keys, and values
 REGISTERS = 168  # a thread, of one program an SM with three roles
@@ -52,7 +53,7 @@ def apply_chunks(
 ):
     """The four chunks of the tile in stage i: the state after them. o of the tile is in s_o.
 
-    z_t: where zᵀ of the tile is kept, `[values, tokens]`, or None. SPLIT: see maps.py.
+    z_t: where zᵀ of the tile is kept, `[values, tokens]`, or None. SPLIT: see split.py.
     """
     r0, w, k0, _, a0, b0 = halves[0]
     r1, _, k1, _, a1, b1 = halves[1]
@@ -107,13 +108,6 @@ def keep_half(states, b_s, at, first_key: gl.constexpr, first_value: gl.constexp
 
 
 @gluon.jit
-def least_decay(s_decays, i):
-    """Of the tile in stage i: negative where decays are split, STRONG where no maps are right."""
-    least = gl.min(s_decays[0].index(i).load(IN_A_WARP), 0)
-    return gl.minimum(least, gl.min(s_decays[1].index(i).load(IN_A_WARP), 0))
-
-
-@gluon.jit
 def apply_whole(
     b_s0, b_s1, tensors, shared, i, z_t, tile, FORM: gl.constexpr, HALF: gl.constexpr,
     SPLIT: gl.constexpr,
@@ -145,12 +139,12 @@ def apply_tile(
     at = start * step + column
     MILD: gl.constexpr = False
     SPLIT: gl.constexpr = True
-    least = 0.0 if FORM.DECAY == OF_CLAMP else least_decay(shared[2], i)
+    mark = 0 if FORM.DECAY == OF_CLAMP else mark_of(shared[2], i)
     if FORM.DECAY == OF_CLAMP:
         b_s0, b_s1 = apply_whole(b_s0, b_s1, tensors, shared, i, z_t, tile, FORM, HALF, MILD)
-    elif least >= 0.0:
+    elif mark >= 0:
         b_s0, b_s1 = apply_whole(b_s0, b_s1, tensors, shared, i, z_t, tile, FORM, HALF, MILD)
-    elif least > STRONG:
+    elif mark.to(gl.float32, bitcast=True) < STRONG:
         b_s0, b_s1 = apply_whole(b_s0, b_s1, tensors, shared, i, z_t, tile, FORM, HALF, SPLIT)
     else:
         count = gl.minimum(rest, N)
@@ -203,27 +197,12 @@ def apply_maps(tensors, shared, place, numbers, FORM: gl.constexpr, HALF: gl.con
             mbarrier.wait(applied.index(i), phase)
             row = (start + (j - STAGES if FORM.REVERSE else j + STAGES) * N).to(gl.int32)
             more = turn + STAGES < count
-            load_halves(described, halves, loaded, i, row, column, more)
+            load_tile(described, halves[0], loaded[0], i, row, column, more)
+            load_tile(described, halves[1], loaded[1], i, row, column + N, more)
     tma.store_wait(0)
     zero = n // 2**30  # which the compiler cannot know: it would keep all addresses
     gl.store(s1 + i_s + offsets_of(zero, 0, FIRST), b_s0)
     gl.store(s1 + i_s + offsets_of(zero, N, FIRST), b_s1)
-
-
-@gluon.jit
-def load_halves(described, halves, loaded, i, row, column, pred):
-    """Starts the copies of 64 tokens to stage i: first w, which maps start with, and last v."""
-    for h in gl.static_range(2):
-        for n in gl.static_range(6):
-            mbarrier.expect(loaded[h][n].index(i), BYTES, pred=pred)
-    for group in gl.static_range(4):
-        for n in gl.static_range(6):
-            for h in gl.static_range(2):
-                if group == (0 if n == 1 else 3 if n == 3 else 1 + h):
-                    tma.async_copy_global_to_shared(
-                        described[n], [row, column + h * N], loaded[h][n].index(i),
-                        halves[h][n].index(i), pred=pred,
-                    )  # fmt: skip
 
 
 @gluon.jit
@@ -271,7 +250,8 @@ def wkv7_wide_kernel(
     for i in gl.static_range(STAGES):
         j = gl.cdiv(n, N) - 1 - i if FORM.REVERSE else i
         row = (start + j * N).to(gl.int32)
-        load_halves(described, halves, loaded, i, row, column, i * N < n)
+        load_tile(described, first_half, first_loaded, i, row, column, i * N < n)
+        load_tile(described, second_half, second_loaded, i, row, column + N, i * N < n)
     tensors = described, rows, s0, o, o_rows, s1, states, z
     s_decays, place = (s_decay0, s_decay1), (start, n, column, step, first_number)
     shared = halves, (s_o0, s_o1), s_decays, loaded, mapped, applied
@@ -282,7 +262,7 @@ def wkv7_wide_kernel(
         [
             (apply_maps, (tensors, shared, place, numbers, FORM, ZERO)),
             (apply_maps, (tensors, shared, place, numbers, FORM, ONE)),
-            (make_maps, (halves, s_decays, loaded, mapped, n, scale, FORM)),
+            (make_maps, (halves, rows, s_decays, loaded, mapped, place, scale, FORM)),
         ],
         [4, 4],
         [STATE_REGISTERS, MAP_REGISTERS],
