@@ -88,6 +88,7 @@ def map_tile(
         b_ab, b_ba = times_transposed(b_a, b_b, b_ab), times_transposed(b_b, b_a, b_ba)
         b_ak, b_rb = times_transposed(b_a, b_k, b_ak), times_transposed(b_r, b_b, b_rb)
         b_rk = times_transposed(b_r, b_k, b_rk)
+    mark = 0 if DECAY == OF_CLAMP else mark_of(s_decays, i)
     row, col = index_along(1, C, PAIRS), index_along(2, C, PAIRS)
     row += 0 * index_along(0, CHUNKS, PAIRS)
     s_small = pairs_of(halves[0][1].index(i))
@@ -95,7 +96,6 @@ def map_tile(
     store_pair(s_small.index(1), b_rb, col <= row)
     store_pair(s_small.index(2), b_rk, col <= row)
     b_ab, b_ba = gl.where(col < row, b_ab, 0.0), gl.where(row < col, b_ba, 0.0)
-    mark = 0 if DECAY == OF_CLAMP else mark_of(s_decays, i)  # while inverse waits
     s_small.index(3).store(gl.reshape(rounded(inverse(b_ab, b_ba, row, col)), [N, C]))
     return mark
 
