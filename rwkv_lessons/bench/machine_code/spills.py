@@ -38,7 +38,7 @@ wkv6.serving.kernels.wkv6_prompts_kernel            2:1176  2:1072  2:1072    2:
 wkv7.chunked.gradients.wkv7_chunk_gradients_kernel  6:3636  6:3564  6:3564   9:2164   5:904  6:3264
 wkv7.chunked.hopper.gradients.wkv7_tile_gradients_kernel - - - 3:136 - -
 wkv7.chunked.hopper.wide.gradients.wkv7_wide_gradients_kernel - - - 3:76 - -
-wkv7.chunked.hopper.wide.sweep.wkv7_wide_kernel          -       -       -    9:360       -       -
+wkv7.chunked.hopper.wide.sweep.wkv7_wide_kernel          -       -       -    9:432       -       -
 wkv7.chunked.maps.wkv7_maps_kernel                   4:536   4:352   4:352   8:1904   3:524   3:496
 wkv7.chunked.segments.wkv7_segments_kernel            1:20    4:44    4:44   4:3080       -    1:28
 wkv7.chunked.sweep.wkv7_sweep_kernel                12:148   12:72   12:72  13:2268    3:24    8:76
