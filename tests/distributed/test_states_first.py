@@ -14,9 +14,9 @@ from support.tensor_core import tensor_core  # noqa: E402, F401
 from support.wkv6_chunks import fresh_tiles, in_segments  # noqa: E402, F401
 from support.wkv7_fused import KERNELS, simulator  # noqa: E402
 
-from rwkv_lessons.distributed import rwkv6, rwkv7, states_first  # noqa: E402
+from rwkv_lessons.distributed import parallel, rwkv6, rwkv7, states_first  # noqa: E402
 from rwkv_lessons.distributed.fold import folded  # noqa: E402
-from rwkv_lessons.distributed.parallel import ParallelCall  # noqa: E402
+from rwkv_lessons.distributed.parallel import ParallelCall, SequenceParallel  # noqa: E402
 from rwkv_lessons.distributed.pieces import pieces_of  # noqa: E402
 from rwkv_lessons.distributed.states_first import (  # noqa: E402
     FusedRwkv7,
@@ -90,7 +90,11 @@ def draw(T, H, K, V, decay, dtype, raw):
 
 
 def on_ranks(way, operation, family, parts, given, do, s0, ds1, options, packed=None):
-    """`names` of all ranks, put together; way: see states_first; packed: where sequences end."""
+    """`names` of all ranks, put together; packed: where sequences end.
+
+    way: see states_first; or one for each rank, None for those that correct.
+    """
+    ways = way if isinstance(way, list) else [way] * len(parts)
     ends, ranks = torch.tensor(parts).cumsum(0).tolist(), len(parts)
     case = Case("", parts, cu_seqlens=packed)
     for _ in range(2):
@@ -100,7 +104,11 @@ def on_ranks(way, operation, family, parts, given, do, s0, ds1, options, packed=
             call = Rank(operation, family, ranks, n, pieces, options)
             mine = [x if x.ndim == 2 else x[:, end - T : end] for x in given]
             leaves = [x.clone().requires_grad_() for x in (*mine, s0)]
-            o, s1 = states_first.StatesFirst.apply(way, call, leaves[-1], *leaves[:-1])
+            if ways[n]:
+                results = states_first.StatesFirst.apply(ways[n], call, leaves[-1], *leaves[:-1])
+            else:
+                results = SequenceParallel.apply(call, leaves[-1], *leaves[:-1])
+            o, s1 = results
             runs.append((o, s1, leaves, do[:, end - T : end]))
     found = []
     for n in reversed(range(ranks)):
@@ -170,18 +178,27 @@ def test_ranks_of_rwkv7_together_are_one_process(
 
 
 @pytest.mark.parametrize(
-    ("segments", "parts", "decay"), [(2, (128, 256, 128), None), (1, (64, 64, 128), -0.002)]
+    ("segments", "parts", "decay"),
+    [
+        (2, (128, 256, 128), None),
+        (1, (64, 64, 128), -0.002),
+        (1, (64, 33, 128), -0.002),  # the second rank has no whole tiles, and corrects
+        (1, (30, 128, 21), -0.002),
+    ],
 )
 def test_ranks_of_the_fused_rwkv7_together_are_one_process(segments, parts, decay, monkeypatch):
-    """On a CPU the kernels are simulated. Segments of 64 tokens and more; no decay: all enters."""
-    monkeypatch.setattr(states_first, "gathering", Gathered())
+    """On a CPU the kernels are simulated. Where hardly anything decays, all of it enters."""
+    gathered = Gathered()
+    for module in (states_first, parallel):
+        monkeypatch.setattr(module, "gathering", gathered)
     for module, launch, name in KERNELS:
         monkeypatch.setattr(module, "segments_for", lambda *_: segments, raising=False)
         if DEVICE == "cpu":
             monkeypatch.setattr(module, launch, simulator(Mutable(getattr(module, name))))
     given, do, s0, ds1 = draw_7(sum(parts), 1, 64, 64, decay, torch.bfloat16)
     options = {"scale": 0.5}
-    got = on_ranks(FusedRwkv7, wkv7_fused, rwkv7, parts, given, do, s0, ds1, options)
+    ways = [FusedRwkv7 if T % 64 == 0 else None for T in parts]
+    got = on_ranks(ways, wkv7_fused, rwkv7, parts, given, do, s0, ds1, options)
     compare(rwkv7, wkv7_wy, got, given, do, s0, ds1, options)
 
 
