@@ -12,10 +12,10 @@ rank need not wait for the ranks before it:
 The backward pass mirrors this. E's gradient comes from the correction alone, so the correction is
 first. The gather folds the gradients of later ranks into the gradient of B. The main pass is last.
 
-RWKV-6's chunked kernels, and RWKV-7's with few heads, gather the maps before the main pass, and
-nothing is corrected (states_first.py). Nor is it where short packed sequences are at a rank's ends,
-which are computed twice (twice.py). maps.py gathers and composes, rwkv6.py and rwkv7.py compute A,
-cost.py predicts times.
+Most kernels need no correction. RWKV-6's chunked kernels, and RWKV-7's with few heads, gather the
+maps before the main pass, and RWKV-7's fused kernels compute A in the main pass (states_first.py).
+Short packed sequences at a rank's ends are computed twice (twice.py). maps.py gathers and composes,
+rwkv6.py and rwkv7.py compute A for the correction, cost.py predicts times.
 """
 
 from .parallel import DeadRank, sequence_parallel

@@ -73,11 +73,18 @@ def sequence_parallel(operation, group=None, *, timeout=60.0):
 
     Gradients are those of the sum of all ranks' losses. Each rank's gradient of u is its own part:
     add them up as for any parameter that ranks share. Every rank has to run the backward pass, even
-    if its part of the loss is zero. Second gradients and forward mode raise a RuntimeError. The
-    host reads how far decays reach, so a call cannot be captured in a CUDA graph.
+    if its part of the loss is zero. Second gradients and forward mode raise a RuntimeError.
 
-    Results are exact to the dtype: decays since a rank's first token count as zero below 2^-32
-    (float32: 2^-64, float64: 2^-128). Corrected outputs are rounded twice.
+    Limits:
+        CUDA graphs: not supported. The host reads cu_seqlens, the sizes on all ranks at the first
+            call of a kind and, before a correction, how far decays reach.
+        Precision: exact to the dtype. RWKV-6's chunked kernels, RWKV-7's with few heads, and short
+            packed sequences at a rank's ends round o once. RWKV-7's fused kernels and other methods
+            round o twice, as they add what the state before a rank gives. Other methods, and only
+            these, count decays since a rank's first token as zero below 2^-32 (float32: 2^-64,
+            float64: 2^-128).
+        Memory: RWKV-7's fused kernels need, during a call, one more tensor of r's size forward, two
+            with gradients, and one backward.
 
     Raises:
         TypeError, ValueError: as the operation does, or operation is none of these.

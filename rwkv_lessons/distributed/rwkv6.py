@@ -18,7 +18,7 @@ OPERATION, CHECK = wkv6, check_call
 INPUTS, V = ("r", "k", "v", "w", "u"), 2  # the arguments before s0, and which of them is v
 BESIDE = False  # the sum of decays is short: before the main pass
 LOWEST = -1e6  # instead of -inf, of which differences are NaN
-KEPT_BITS = {torch.float64: 128, torch.float32: 64}  # else 32: decays below 2^-that are zero
+KEPT_BITS = {torch.float64: 128, torch.float32: 64}  # others 32: lower decays than 2^-bits are 0
 LN2 = 0.6931471805599453
 
 

@@ -2,7 +2,8 @@
 
 A token maps S to (diag(exp(w)) + bᵀ a) S + kᵀ v. So A is what the operation itself makes of the
 identity as its state, with v = 0, and its outputs are the rows r[t] A[..t] that meet an entry
-state. Runs of tokens are taken until nothing is left of A.
+state. Runs of tokens are taken until nothing is left of A. The kernels of states_first.py compute A
+themselves; this is for the other methods.
 """
 
 import torch

@@ -1,18 +1,22 @@
-"""The entry state before the main pass, in the chunked kernels: then nothing has to be corrected.
+"""Ranks whose kernels give their map before o is final, so that no extra pass corrects anything.
 
-Where B·H heads are too few to fill the GPU, those kernels cut a rank's tokens into segments, and
-compute first what each does to the state, forward and, of gradients, backward. Together that is
-the rank's map, at almost no extra cost. So ranks gather between the two launches, and the main pass
-starts from the right state:
+Where B·H heads are too few to fill the GPU, the chunked kernels cut a rank's tokens into segments.
+Their first launch computes what each segment does to the state, which together is the rank's map,
+at almost no extra cost. Ranks gather before the second launch, which starts from the right state:
 
     maps of segments → fold → gather → main pass
 
-Backward it is the gradient of the state, from the last rank to the first. No decay is taken for
-zero, and o is rounded once.
+Backward it is the gradient of the state, from the last rank to the first. No decay counts as zero,
+and o is rounded once.
 
 RWKV-6 does the same with enough heads to fill the GPU and with packed sequences, whose states only
 the gather needs: those of the last sequence on the rank forward, of the first one backward. On
 Hopper that kernel stops where everything has decayed.
+
+RWKV-7's fused kernels have no such first launch. They sweep the tokens from zero and the identity
+at the same time, and add what the entry state gives after the gather, so o is rounded twice:
+
+    main pass and identity → fold → gather → addition
 """
 
 import torch
@@ -160,6 +164,10 @@ class FusedRwkv7:
 
     What enters is added afterwards, to o and to the states that gradients need: see
     wkv7/chunked/hopper/cut.py. With many heads the identity takes as long as the tokens.
+
+    Memory: until a forward call returns, the identity's o takes as much as o and, with gradients,
+    its states as much as the states that are kept, each the size of r. Backward, its gradients of
+    states take as much as those of the tokens. Ranks at the start or end of the sequence need less.
     """
 
     @staticmethod

@@ -114,9 +114,13 @@ def method_for(
     | Hopper | more      | bfloat16, size 64 or 128, alike, enough heads * | fused | 0.49 ms |
     | GPU    | more      |                | chunked   | matrix products, T in parallel |
 
-    * See `few.py`. Of size 64, where fused cuts sequences into segments: any, or with gradients
-    24,576 / T; where it does not, 40 - 16,384 / T, or 32. Of size 128: 64. Fewer leave SMs without
-    a thread block, and chunked cuts their sequences into segments.
+    * The fewest heads with which fused is faster; few.py says when it cuts sequences:
+
+        size 64, cut          1, with gradients 24,576 / T
+        size 64, not cut      40 - 16,384 / T, with gradients 32
+        size 128              64
+
+    Fewer leave SMs without a thread block, and chunked cuts their sequences into segments.
 
     Without Triton, the rows for no GPU apply. Times are forward times on an H200 at B=8 T=4096
     H=64 N=64; the other reasons were not timed.

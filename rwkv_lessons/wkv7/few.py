@@ -1,8 +1,9 @@
 """Few heads of 64 on Hopper: when the fused kernels cut sequences, and when they are chosen.
 
-From times of a CUDA graph on an H100: 1 to 60 heads, 128 to 32,768 tokens. A program takes 2.4 µs
-for 64 tokens, cut or not. Beside the segments' programs there are those of the identity, so more
-than 40 heads leave no SM to the second half of a sequence: see chunked/hopper/cut.py.
+The limits come from times of a CUDA graph on an H100, for 1 to 60 heads and 128 to 32,768 tokens. A
+program takes 2.4 µs for 64 tokens, cut or not. A sequence in two segments needs three programs: one
+for each segment, and one for the identity (chunked/hopper/cut.py). With more than 44 heads these
+are more than an H100's 132 SMs, so above 40 segments must be longer.
 """
 
 TILE, MOST = 64, 16  # tokens of a tile, and segments of a sequence, whole tiles each

@@ -2,11 +2,14 @@
 
     one GPU        the first rank alone has all tokens; the other waits
     two GPUs       `sequence_parallel`, half of the tokens each
-    uneven parts   of RWKV-7 from zero: the first rank, which makes no matrices, has more of them
+    uneven parts   the first rank has more tokens, as it makes no matrices: only if RWKV-7's ranks
+                   correct, as on a CPU
     states, gather, main pass
-                   steps of the forward pass where the entry state comes first, each for itself
+                   steps of RWKV-6's forward pass where the entry state comes first, each alone
+    states and main pass, gather
+                   those of RWKV-7, whose states and main pass are parts of one call
     main pass, summary, gather, correction
-                   those of ranks that start from zero
+                   those of ranks that correct
     send/recv      the state from one rank to the other, instead of the gather
 
 Ranks start together, and the slower one's time counts. Started without torchrun, it starts it.
