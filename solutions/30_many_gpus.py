@@ -206,7 +206,7 @@ EXERCISES = {
             instead={
                 "Everybody sends to everybody": "takes one step instead of ranks - 1, but a rank "
                 "needs a connection to each of the others. On a ring all links are busy all the "
-                "time, and each carries every tensor once.",
+                "time, and each carries a tensor at most once.",
             },
             stretch="A reduce-scatter leaves on each rank the sum of one part over all ranks. "
             "Which line changes?",
@@ -328,7 +328,7 @@ EXERCISES = {
                 "Only the first reach(w, bits) tokens": "gives the same to the last bit of o, "
                 "for a few thousand tokens instead of all.",
             },
-            stretch="The library's kernel skips chunks with nothing left. Why does the host not "
+            stretch="A kernel for this can skip chunks with nothing left. Why does the host not "
             "need to know how many?",
         ),
         hints=(
