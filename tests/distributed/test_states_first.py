@@ -69,22 +69,22 @@ def names(family):
     return ["o", "s1", *("d" + x for x in family.INPUTS), "ds0"]
 
 
-def draw_7(T, H, K, V, decay, dtype):
+def draw_7(T, H, K, V, decay, dtype, B=1):
     """As `draw`, of RWKV-7."""
-    (r, k, v, w, _), do, s0, ds1 = draw(T, H, K, V, decay, torch.float32, False)
+    (r, k, v, w, _), do, s0, ds1 = draw(T, H, K, V, decay, torch.float32, False, B)
     kappa = torch.nn.functional.normalize(torch.randn_like(r), dim=-1)
     given = r, w, k, v, -kappa, kappa * torch.rand_like(r)
     return [x.to(dtype) for x in given], do.to(dtype), s0, ds1
 
 
-def draw(T, H, K, V, decay, dtype, raw):
+def draw(T, H, K, V, decay, dtype, raw, B=1):
     g = torch.Generator().manual_seed(T + K)
     new = lambda *size: torch.randn(*size, generator=g)  # noqa: E731
-    w = 2 * new(1, T, H, K) - 3
+    w = 2 * new(B, T, H, K) - 3
     if not raw:
         w = -w.exp() if decay is None else torch.full_like(w, decay)
-    tokens = new(1, T, H, K), new(1, T, H, K), new(1, T, H, V), w
-    do, states = new(1, T, H, V), (new(1, H, K, V), new(1, H, K, V))
+    tokens = new(B, T, H, K), new(B, T, H, K), new(B, T, H, V), w
+    do, states = new(B, T, H, V), (new(B, H, K, V), new(B, H, K, V))
     given = [x.to(DEVICE, dtype) for x in (*tokens, new(H, K), do)]
     return given[:5], given[5], *(x.to(DEVICE) for x in states)
 
@@ -178,15 +178,15 @@ def test_ranks_of_rwkv7_together_are_one_process(
 
 
 @pytest.mark.parametrize(
-    ("segments", "parts", "decay"),
+    ("segments", "parts", "decay", "B"),
     [
-        (2, (128, 256, 128), None),
-        (1, (64, 64, 128), -0.002),
-        (1, (64, 33, 128), -0.002),  # the second rank has no whole tiles, and corrects
-        (1, (30, 128, 21), -0.002),
+        (2, (128, 256, 128), None, 1),
+        (2, (128, 128), -0.002, 2),
+        (1, (64, 33, 128), -0.002, 1),  # the second rank has no whole tiles, and corrects
+        (1, (30, 128, 21), -0.002, 1),
     ],
 )
-def test_ranks_of_the_fused_rwkv7_together_are_one_process(segments, parts, decay, monkeypatch):
+def test_ranks_of_the_fused_rwkv7_together_are_one_process(segments, parts, decay, B, monkeypatch):
     """On a CPU the kernels are simulated. Where hardly anything decays, all of it enters."""
     gathered = Gathered()
     for module in (states_first, parallel):
@@ -195,7 +195,7 @@ def test_ranks_of_the_fused_rwkv7_together_are_one_process(segments, parts, deca
         monkeypatch.setattr(module, "segments_for", lambda *_: segments, raising=False)
         if DEVICE == "cpu":
             monkeypatch.setattr(module, launch, simulator(Mutable(getattr(module, name))))
-    given, do, s0, ds1 = draw_7(sum(parts), 1, 64, 64, decay, torch.bfloat16)
+    given, do, s0, ds1 = draw_7(sum(parts), 1, 64, 64, decay, torch.bfloat16, B)
     options = {"scale": 0.5}
     ways = [FusedRwkv7 if T % 64 == 0 else None for T in parts]
     got = on_ranks(ways, wkv7_fused, rwkv7, parts, given, do, s0, ds1, options)
