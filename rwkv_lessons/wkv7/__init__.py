@@ -22,7 +22,7 @@ from ..runtime.methods import method_table
 from ..runtime.packages import TRITON, needed_by
 from ..sequences.arguments import holds_float64, wants_gradients
 from .arguments import check_call
-from .few import fewest_heads, segments_of
+from .few import fewest_heads, is_cut
 from .reference import wkv7_reference
 from .step import wkv7_step
 from .wy import wkv7_wy
@@ -156,8 +156,8 @@ def method_for(
         return "chunked"
     fewest = WIDE_HEADS
     if size == FUSED_SIZES[0]:
-        is_cut = not packed and segments_of(heads, T, gpu.sms, gradients) > 1
-        fewest = fewest_heads(T, is_cut, gradients)
+        cut = not packed and is_cut(heads, T, gpu.sms, gradients)
+        fewest = fewest_heads(T, cut, gradients)
     return "fused" if heads >= fewest else "chunked"
 
 

@@ -18,17 +18,30 @@ def segments_of(heads, T, sms, states):
         heads: sequences times heads.
         states: whether states are kept, or gradients of states wanted.
     """
-    least, of_states = LEAST, LEAST_OF_STATES
-    if heads > MANY:
-        least, of_states = LEAST_OF_MANY, LEAST_OF_MANY_STATES
-    most, G = min(sms // max(heads, 1), T // (of_states if states else least), MOST), 1
+    most, G = _most_segments(heads, T, sms, states), 1
     while 2 * G <= most and T % (2 * G * TILE) == 0:
         G *= 2
     return G
 
 
-def fewest_heads(T, is_cut, gradients):
-    """From how many heads on fused is faster than chunked."""
-    if is_cut:
+def is_cut(heads, T, sms, states):
+    """Whether there is more than one of `segments_of`.
+
+    torch.compile guards every comparison with a dynamic T. With the loop of `segments_of` it would
+    compile a call again for each number of segments, and soon reach its recompile limit.
+    """
+    return _most_segments(heads, T, sms, states) >= 2 and T % (2 * TILE) == 0
+
+
+def _most_segments(heads, T, sms, states):
+    least, of_states = LEAST, LEAST_OF_STATES
+    if heads > MANY:
+        least, of_states = LEAST_OF_MANY, LEAST_OF_MANY_STATES
+    return min(sms // heads, T // (of_states if states else least), MOST)
+
+
+def fewest_heads(T, cut, gradients):
+    """From how many heads on fused is faster than chunked; cut: whether sequences are cut."""
+    if cut:
         return 24_576 // T if gradients else 1
     return 32 if gradients else 40 - 16_384 // T

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+import torch._dynamo
 from support.wkv7_cases import (
     DECAYS,
     SINGLE,
@@ -15,6 +16,7 @@ from support.wkv7_cases import (
     results,
     with_raw,
 )
+from torch._dynamo.testing import CompileCounter
 
 from rwkv_lessons.inputs import rwkv7_inputs
 from rwkv_lessons.runtime import devices
@@ -221,6 +223,24 @@ def test_the_rule_is_the_table_of_its_docstring():
     assert method_for("cuda", torch.bfloat16, 4096, 512, 64, True) == "fused"
     assert method_for("cuda", torch.bfloat16, 4096, 4, 64, True) == "chunked"
     assert method_for("cuda", torch.bfloat16, 16, 512, 64, False) == "recurrent"
+
+
+@pytest.mark.parametrize("gradients", [False, True])
+def test_calls_of_any_length_are_compiled_a_few_times(gradients):
+    """torch.compile gives up at 8, by default."""
+    pytest.importorskip("triton")
+
+    def chosen(x):
+        B, T, H, N = x.shape
+        call = "cuda", torch.bfloat16, T, B * H, N, gradients, devices.H200
+        return x + sorted(METHODS).index(method_for.unchecked(*call))
+
+    torch._dynamo.reset()
+    counter = CompileCounter()
+    compiled = torch.compile(chosen, backend=counter, fullgraph=True, dynamic=True)
+    for T in (10, 100, 512, 640, 1000, 1024, 2048, 4095, 4096, 5632, 6016, 8192, 16384, 32768):
+        compiled(torch.empty(1, T, 4, 64, device="meta"))
+    assert counter.frame_count <= 5
 
 
 @pytest.mark.usefixtures("on_an_h200")

@@ -78,7 +78,6 @@ def test_states_are_those_before_each_tile(monkeypatch):
         (8, 512, 1, 1),
         (16, 4095, 1, 1),
         (64, 6016, 2, 1),
-        (0, 4096, 8, 4),
     ],
 )
 def test_as_many_segments_as_fill_a_gpu(heads, T, segments, training):
