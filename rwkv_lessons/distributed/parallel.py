@@ -157,6 +157,12 @@ class ParallelCall:
     def is_last(self):
         return self.rank == dist.get_world_size(self.group) - 1
 
+    def packed(self, A, B):
+        """[A | B]; A is None where nothing of an entry state is left after the rank: zeros."""
+        if A is None:
+            A = B.new_zeros(*B.shape[:-1], self.family.columns(B))
+        return pack(A, B)
+
     def gathered(self, x):
         return gathering(x, self.group, self.timeout)()
 
@@ -190,17 +196,14 @@ class SequenceParallel(torch.autograd.Function):
 
         B, V = of_sequence(states, pieces, -1), states.shape[-1]
         A = carry.across() if carry else None
-        sent = A if pieces.passes else B.new_zeros(*B.shape[:-1], call.family.columns(B))
-        As, Bs = unpack(call.gathered(pack(sent, B)), V)
+        As, Bs = unpack(call.gathered(call.packed(A if pieces.passes else None, B)), V)
         if carry:
             carry.entry = entry_state(As, Bs, call.rank)
             o = carry.correct(o, carry.entry)
             states = added(states, pieces, 0, apply(A, carry.entry))
         if learns:
-            ctx.carry, ctx.As = carry and saved.put_away(carry), saved.add(As.clone())
-            ctx.call, ctx.main, ctx.saved = call, main, saved
-            ctx.s0_dtype = None if s0 is None else s0.dtype
-            saved.leave(ctx)
+            ctx.carry = carry and saved.put_away(carry)
+            saved.leave(ctx, call, main, As, s0)
         return o, all_sequences(states, pieces, s0)
 
     @staticmethod
@@ -229,9 +232,8 @@ class SequenceParallel(torch.autograd.Function):
                 with _beside(do.device, since):
                     carry.find_gradients(do, carry.entry, after)
             carry.add_gradients(gradients, do, carry.entry, after)
-        ds0 = None
-        if ctx.needs_input_grad[1]:
-            ds0 = s0_gradient(of_start, ds1, pieces).to(ctx.s0_dtype)
+        learns = ctx.needs_input_grad[1]
+        ds0 = s0_gradient(of_start, ds1, pieces, ctx.s0_dtype) if learns else None
         return None, ds0, *gradients
 
 

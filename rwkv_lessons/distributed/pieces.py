@@ -109,12 +109,12 @@ def of_this_rank(ds1, pieces):
     return ds1 if pieces.sequences is None else ds1[pieces.first : pieces.last + 1]
 
 
-def s0_gradient(of_start, ds1, pieces):
+def s0_gradient(of_start, ds1, pieces, dtype):
     """ds0 on this rank: zeros of what begins elsewhere; ds1 of a sequence without a token here."""
     if pieces.sequences is None:
-        return torch.zeros_like(ds1) if pieces.enters else of_start
+        return (torch.zeros_like(ds1) if pieces.enters else of_start).to(dtype)
     out = ds1.clone()
     out[pieces.first : pieces.last + 1] = of_start
     if pieces.enters:
         out[pieces.first] = 0
-    return out
+    return out.to(dtype)

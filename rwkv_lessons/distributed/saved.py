@@ -27,8 +27,14 @@ class Saved:
     def __getitem__(self, number):
         return self.tensors[number]
 
-    def leave(self, ctx):
-        """The node saves them."""
+    def leave(self, ctx, call, main, As, s0):
+        """The node saves them, and what its backward pass needs of the call.
+
+        Args:
+            main: the `SavedStep` of all its tokens; As: of all ranks; s0: as it was given, or None.
+        """
+        ctx.saved, ctx.call, ctx.main, ctx.As = self, call, main, self.add(As.clone())
+        ctx.s0_dtype = None if s0 is None else s0.dtype
         ctx.save_for_backward(*self.tensors)
         self.tensors = ()
 

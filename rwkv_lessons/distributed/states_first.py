@@ -91,7 +91,7 @@ class StatesFirst(torch.autograd.Function):
         *gradients, of_start = results
         ds0 = None
         if ctx.s0_dtype is not None and ctx.needs_input_grad[2]:
-            ds0 = s0_gradient(of_start, ds1, pieces).to(ctx.s0_dtype)
+            ds0 = s0_gradient(of_start, ds1, pieces, ctx.s0_dtype)
         return None, None, ds0, *gradients
 
 
@@ -191,7 +191,7 @@ class FusedRwkv7:
         enters, (scale, decay) = call.pieces.enters, _options_of_7(call.options)
 
         def between(A, B):
-            exchange(_packed(A, B))
+            exchange(call.packed(A, B))
             return start if enters else None
 
         s0 = None if enters else start
@@ -238,12 +238,12 @@ class StatesOfRwkv7:
     @staticmethod
     def forward(tensors, start, call, keep, exchange):
         from ..wkv7.chunked.forward import forward
-        from ..wkv7.chunked.segments import joined
+        from ..wkv7.chunked.segments import joined, start_from
 
         def between(ends, matrices):
             exchange(pack(*joined(ends, matrices)))
             if call.pieces.enters:
-                _start_from(ends, matrices, start)
+                start_from(ends, matrices, start)
 
         scale, decay = _options_of_7(call.options)
         return forward(*tensors, start, None, scale, decay, keep, between)
@@ -251,10 +251,11 @@ class StatesOfRwkv7:
     @staticmethod
     def backward(tensors, start, saved, do, after, call, exchange):
         from ..wkv7.chunked.backward import gradients
-        from ..wkv7.chunked.segments import joined
+        from ..wkv7.chunked.segments import joined, start_from
 
         def between(ends, matrices):
-            _start_from(ends, matrices, exchange(joined(ends, matrices)[1]))
+            _, dE = joined(ends, matrices, of_matrices=False)
+            start_from(ends, matrices, exchange(dE))
 
         scale, decay = _options_of_7(call.options)
         return gradients(*tensors, start, None, *saved, do, after, scale, decay, between)
@@ -346,13 +347,3 @@ def entry_gradient(local, totals, after):
     from .fold import folded
 
     return folded(local, totals, after, local.shape[1], True, True, False)
-
-
-def _packed(A, B):
-    """[A | B]; A is zeros where it is None."""
-    return pack(B.new_zeros(*B.shape[:-1], B.shape[-2]) if A is None else A, B)
-
-
-def _start_from(ends, matrices, state):
-    """Has the first segment, which started from something else or zeros, add this state."""
-    ends[:, 0] += matrices[:, 0] @ state

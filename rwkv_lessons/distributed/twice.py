@@ -13,7 +13,7 @@ import functools
 import torch
 
 from ..runtime.precision import outside_autocast, sum_dtype
-from .maps import entry_state, exit_gradient, pack, unpack
+from .maps import entry_state, exit_gradient, unpack
 from .pieces import added, all_sequences, of_this_rank, s0_gradient, starting_states
 from .saved import Saved, SavedStep
 
@@ -42,9 +42,7 @@ class OperationTwice(torch.autograd.Function):
 
         last = slice(r.shape[1] - pieces.lengths[-1], None)
         _, B = call.operation(*_tokens(inputs, last), start[-1:], **call.options)
-        # Nothing of an entry state is left after the rank: A is zero.
-        sent = pack(B.new_zeros(*B.shape[:-1], call.family.columns(B)), B)
-        As, Bs = unpack(call.gathered(sent), V)
+        As, Bs = unpack(call.gathered(call.packed(None, B)), V)
         if pieces.enters:
             start[:1] = entry_state(As, Bs, call.rank)
 
@@ -54,10 +52,8 @@ class OperationTwice(torch.autograd.Function):
         o, states = main.results(operation, (*inputs, start), (*needs_gradient, of_s0))
         if any(ctx.needs_input_grad):
             first = [*_tokens(inputs, slice(pieces.lengths[0])), start[:1]]
-            ctx.first, ctx.As = [saved.add(x) for x in first], saved.add(As.clone())
-            ctx.call, ctx.main, ctx.saved = call, main, saved
-            ctx.s0_dtype = None if s0 is None else s0.dtype
-            saved.leave(ctx)
+            ctx.first = [saved.add(x) for x in first]
+            saved.leave(ctx, call, main, As, s0)
         return o, all_sequences(states, pieces, s0)
 
     @staticmethod
@@ -80,9 +76,8 @@ class OperationTwice(torch.autograd.Function):
                 (dE,) = torch.autograd.grad(results, entry, d_results)
         dB = exit_gradient(saved[ctx.As], call.gathered(dE), call.rank)
         *gradients, of_start = ctx.main.gradients(do, added(ds, pieces, -1, dB))
-        ds0 = None
-        if ctx.needs_input_grad[1]:
-            ds0 = s0_gradient(of_start, ds1, pieces).to(ctx.s0_dtype)
+        learns = ctx.needs_input_grad[1]
+        ds0 = s0_gradient(of_start, ds1, pieces, ctx.s0_dtype) if learns else None
         return None, ds0, *gradients
 
 

@@ -64,12 +64,18 @@ def sweep_launches(tensors, s0, results, has_s0, T, shape, tiles, reverse, betwe
     return launches
 
 
-def joined(ends, matrices):
-    """M and U of all segments, `[S, segments, H, …]`, as if they were one."""
-    M, U = matrices[:, 0].clone(), ends[:, 0].clone()  # ends may change afterwards
+def joined(ends, matrices, of_matrices=True):
+    """M and U of all segments, `[S, segments, H, …]`, as if they were one; or None and U."""
+    M, U = matrices[:, 0] if of_matrices else None, ends[:, 0].clone()  # ends may change afterwards
     for n in range(1, ends.shape[1]):
-        M, U = matrices[:, n] @ M, torch.matmul(matrices[:, n], U).add_(ends[:, n])
+        M = matrices[:, n] @ M if of_matrices else None
+        U = torch.matmul(matrices[:, n], U).add_(ends[:, n])
     return M, U
+
+
+def start_from(ends, matrices, state):
+    """Has the first segment, which started from something else or zeros, add this state."""
+    ends[:, 0] += matrices[:, 0] @ state
 
 
 @assembled

@@ -23,7 +23,7 @@ from ....runtime import devices
 from ....runtime.compile_triton import assembled
 from ....runtime.launch_triton import launch
 from ...few import segments_of
-from ..segments import joined, wkv7_join_kernel
+from ..segments import joined, start_from, wkv7_join_kernel
 from .layouts import N
 
 JOINED = 32  # values at a time of a program that joins segments
@@ -122,15 +122,15 @@ def add_segments(G, count, ends, o, states, of_identity, reverse, between=None):
             sweep; they are changed.
         between: called with what all segments make of a state, a matrix `[sequences, H, 64, 64]`
             and a state; returns the state before the first one. Without tokens before, the matrix
-            is None, and nothing is returned.
+            is None, and nothing is returned; in reverse it is None always.
     """
     S, (_, H, K, V) = len(ends) // G, ends.shape
     o_i, matrices, states_i = of_identity
     ends, before = ends.view(S, G, H, K, V), ends
     if count == G:
         matrices = matrices.view(S, G, H, K, K)
-        first = between(*joined(ends, matrices))
-        ends[:, 0] += matrices[:, 0] @ first
+        first = between(*joined(ends, matrices, of_matrices=not reverse))
+        start_from(ends, matrices, first)
     if G > 1:
         blocks = triton.cdiv(V, JOINED)
         join = (ends, matrices), (H, G + 1, G), (K, V, K, JOINED)
