@@ -76,7 +76,7 @@ def combine(
 
     Combines S splits: parts [B, S, H, R] and part_lse [B, S, H], float32; w_v [H, V, R];
     o [B, H, V], in the type of w_v. A part has weight exp(part_lse); w_v comes last. V, R and BB
-    are powers of two, BB at least 16 on a GPU.
+    are powers of two; a GPU pads fewer than 16 rows.
     """
     ### BEGIN SOLUTION
     i_h, i_b = tl.program_id(0), tl.program_id(1)
@@ -189,7 +189,8 @@ def make_combine(sizes, dtype=torch.float16, scores="tame", small=False):
 
 def decode_call(name, sizes, split, scores="tame"):
     """A `Call` of `decode` with splits of so many tokens."""
-    return call(name, sizes, (*INPUTS, "w_v"), scores=scores, more=(split,))
+    passed = {"partial": {"SPLIT": split}}
+    return call(name, sizes, (*INPUTS, "w_v"), scores=scores, more=(split,), passed=passed)
 
 
 EXERCISES = {
@@ -335,6 +336,7 @@ EXERCISES = {
                 KERNELS,
                 decode_call("one split", LatentSizes(N=5), 64),
                 decode_call("three splits", LatentSizes(N=150, H=2), 64),
+                decode_call("two whole splits", LatentSizes(N=128, H=2), 64),
                 decode_call("loud scores", LatentSizes(N=200, H=3), 64, "high"),
                 decode_call("more heads than a tile", LatentSizes(N=70, H=66), 64),
                 decode_call("batch rows", LatentSizes(B=18, N=70, H=2, P=4, V=8, R=16), 64),
@@ -346,6 +348,10 @@ EXERCISES = {
             "one split": "The sizes are those of the tensors: R is the last axis of q_latent, P "
             "that of q_rope, V the second of w_v.",
             "three splits": "SPLIT is the number of tokens per split; S is the number of splits.",
+            "two whole splits": "128 tokens are two splits of 64; a third would be empty: 0/0, "
+            "a NaN.",
+            "SPLIT": "The caller chooses how many tokens a program of `partial` takes: pass "
+            "split on.",
             "loud scores": "part_lse seems to have 16 bits. The tensors between the kernels are "
             "float32.",
             "more heads than a tile": "The tiles of heads are H/BH, rounded up.",

@@ -66,6 +66,14 @@ decode = wrong(
         "The last tokens have no split if they do not fill one.",
         edit("splits = ceil_div(N, split)", "splits = max(1, N // split)"),
     ),
+    an_empty_split=(
+        "Adds a split without tokens if N is a multiple of split.",
+        edit("splits = ceil_div(N, split)", "splits = N // split + 1"),
+    ),
+    never_split=(
+        "Ignores split: one program takes the whole sequence.",
+        edit("splits = ceil_div(N, split)", "split, splits = ceil_div(N, 64) * 64, 1"),
+    ),
     one_tile_of_heads=(
         "Heads after the first 64 have no program.",
         edit("ceil_div(H, 64), B]", "1, B]"),

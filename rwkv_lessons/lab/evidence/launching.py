@@ -171,6 +171,8 @@ class Call:
         tolerance: the largest error allowed, over the largest wanted.
         size: of the problem, for messages.
         dtype: of the results; dtypes: of those that have another.
+        passed: {kernel: {parameter: the number that it has to get}}; a parameter is the key of its
+            hint, too.
     """
 
     name: str
@@ -179,6 +181,7 @@ class Call:
     size: str = ""
     dtype: torch.dtype = torch.float32
     dtypes: dict = dataclasses.field(default_factory=dict)
+    passed: dict = dataclasses.field(default_factory=dict)
 
 
 def launches(kernels, *calls: Call, exact=False):
@@ -243,6 +246,10 @@ def _judge(function, reference, kernels, call, exact):
         if len(launcher.launches) != 1:
             text = f"launches of {name}: {len(launcher.launches)}, want 1"
             raise Flaw(text, "launch")
+    for name, numbers in call.passed.items():
+        for parameter, want in numbers.items():
+            if (x := watched[name].launches[0][parameter]) != want:
+                raise Flaw(f"{name} gets {parameter} = {x}, want {want}", parameter)
     idle, dry = _idle(reference, kernels, inputs)
     _as_wide(watched, dry)
     _judge_results(got, wants, call)

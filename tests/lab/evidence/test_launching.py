@@ -10,7 +10,7 @@ pytest.importorskip("triton")
 
 FORWARD, PREFILL = "13_fused_recurrent.forward", "26_fused_prefill.prefill"
 CHUNKED, THROUGH = "16_the_chunked_kernel.forward", "14_recurrent_gradients.through_states"
-GRADIENTS = "17_chunked_gradients.gradients"
+GRADIENTS, DECODE = "17_chunked_gradients.gradients", "27_split_decode.decode"
 OWN = """
 batch, tokens, heads, keys = r.shape
 values = v.size(3)
@@ -61,6 +61,13 @@ RIGHT = {
         edit("ceil_div(M, 64)", "ceil_div(M, 32)"),
         edit('"BM": 64', '"BM": 32'),
     ),
+    "tiles of 16 heads and of 32 batch rows": (
+        DECODE,
+        edit("ceil_div(H, 64)", "ceil_div(H, 16)"),
+        edit("BH=64", "BH=16"),
+        edit("ceil_div(B, 16)", "ceil_div(B, 32)"),
+        edit("BB=16", "BB=32"),
+    ),
 }  # fmt: skip
 WRONG = {
     "nothing is launched": (
@@ -105,6 +112,10 @@ return o, s""")],
     "states kept in 16 bits": (
         GRADIENTS, [edit("before = s0.new_empty(", "before = v.new_empty(")],
         "before of checkpoints is torch.bfloat16, want torch.float32 hint: The kernel's docstring",
+    ),
+    "splits of another length than the caller's": (
+        DECODE, [edit("N, split, scale", "N, ceil_div(N, splits), scale")],
+        "partial gets SPLIT = 5, want 64",
     ),
     "r is scaled in place": (
         FORWARD, [edit("V = v.shape[-1]", "V = v.shape[-1]\nr.mul_(2)\nr = r / 2")],

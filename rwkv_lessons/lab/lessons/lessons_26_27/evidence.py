@@ -43,10 +43,11 @@ def mla_launch(launch, inputs, sizes, outputs=("o",), dtype=torch.float32, score
     )
 
 
-def call(name, sizes, arguments, dtype=torch.float16, scores="tame", more=()):
+def call(name, sizes, arguments, dtype=torch.float16, scores="tame", more=(), passed=None):
     """A `launching.Call` of a function that returns o, with tensors of LETTERS, scale, and `more`.
 
-    Without an axis of queries if there is one query; see `LatentCase` for the scores.
+    Without an axis of queries if there is one query; see `LatentCase` for the scores and `Call`
+    for what has to be passed on.
     """
 
     def make():
@@ -56,7 +57,7 @@ def call(name, sizes, arguments, dtype=torch.float16, scores="tame", more=()):
         tensors = [values[x].to(dtype).contiguous() for x in arguments]
         return [*tensors, scale_of(sizes), *more], {"o": (values["o"], letters["o"])}
 
-    return Call(name, make, HALF_TOLERANCE, str(sizes), dtype)
+    return Call(name, make, HALF_TOLERANCE, str(sizes), dtype, passed=passed or {})
 
 
 def partial_launch(launch, inputs, sizes, dtype=torch.float32, scores="tame", **blocks):
