@@ -177,6 +177,7 @@ EXERCISES = {
                 online_case("scores around 90", 3, 21, 4, low=60.0, high=110.0),
                 online_case("scores around -150", 3, 21, 4, low=-170.0, high=-130.0),
                 online_case("the largest score comes first", 1, 21, 4, low=-100.0, falling=True),
+                online_case("the largest score grows by 200", 1, 21, 4, low=-200.0, high=0.0),
                 online_case("rows of their own", 3, 21, 4, apart=100),
                 online_case("a long row", 2, 1500, 16, R=70),
             ),
@@ -195,6 +196,8 @@ EXERCISES = {
             "scores around 90": "exp(90) overflows in float32: subtract the largest score first.",
             "the largest score comes first": "m is the largest score of all blocks so far. A "
             "block with only smaller scores leaves it unchanged.",
+            "the largest score grows by 200": "exp(score − m) overflows unless m is the largest "
+            "score so far, this block's included.",
             "a long row": "It is right for few blocks. Is there a number where N or R belongs?",
             "rows of their own": "Each row has its own maximum; rows can be far apart.",
             "scores around -150": "m starts below every score, at -inf, because exp(-150) is 0 "

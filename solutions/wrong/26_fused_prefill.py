@@ -11,6 +11,11 @@ online = wrong(
         "Uses one maximum for all rows, so quiet rows vanish.",
         edit("block.max(1).values", "block.max()"),
     ),
+    largest_of_the_first_block=(
+        "Subtracts the first block's maximum from all scores: overflows if they grow.",
+        edit("torch.maximum(m, block.max(1).values)", "m if n else block.max(1).values"),
+        edit("torch.exp(m - larger)", "torch.ones_like(m)"),
+    ),
     largest_of_the_block=(
         "The block's maximum replaces the maximum so far.",
         edit("torch.maximum(m, block.max(1).values)", "block.max(1).values"),
