@@ -264,7 +264,7 @@ EXERCISES = {
                 ("one rank alone", "alone", gathered(1, 3, 3)),
                 ("eight ranks", "three ranks", gathered(8, 4, 3)),
                 ("20 ranks", "three ranks", gathered(20, 3, 4)),
-                ("300 ranks", "long", gathered(300, 2, 3)),
+                ("150 ranks", "long", gathered(150, 2, 3)),
             ),
         ),
         symptoms={
@@ -272,6 +272,8 @@ EXERCISES = {
             "three ranks": "Rank 2 starts from A[1] E[1] + B[1], which uses the maps of ranks 0 "
             "and 1.",
             "alone": "Rank 0 starts from zeros, however many ranks there are.",
+            "long": "It is right for few ranks. Is there a number where the ranks belong? Products "
+            "of many decays are 0: multiply by them, never divide.",
         },
     ),
     "reach": Exercise(
@@ -345,6 +347,7 @@ EXERCISES = {
                 ("40 tokens, more values than keys", "decays before", reading(40, 5, 9)),
                 ("no decay at all", "one token", reading(6, 4, 4, "none")),
                 ("strong decays", "decays before", reading(20, 4, 6, "strong")),
+                ("a decay of exp(-120)", "underflow", reading(6, 4, 4, "one of -120")),
                 ("300 tokens, 130 keys", "long", reading(300, 130, 3, "weak")),
             ),
         ),
@@ -352,6 +355,8 @@ EXERCISES = {
             "long": "It is right for few tokens and keys. Is there a number where T or K belongs?",
             "one token": "The first token reads E as it is: o + r E.",
             "decays before": "Token t reads through w[0] … w[t - 1], without its own.",
+            "underflow": "exp(-120) is 0 in float32, and 0/0 is NaN: leave out a token's own w "
+            "before the exp, not after it.",
         },
     ),
     "exit_gradients": Exercise(
@@ -385,7 +390,7 @@ EXERCISES = {
                 ("one rank alone", "alone", gathered_gradients(1, 3, 3)),
                 ("eight ranks", "three ranks", gathered_gradients(8, 4, 3)),
                 ("20 ranks", "three ranks", gathered_gradients(20, 3, 4)),
-                ("300 ranks", "long", gathered_gradients(300, 2, 3)),
+                ("150 ranks", "long", gathered_gradients(150, 2, 3)),
             ),
         ),
         symptoms={
@@ -393,6 +398,8 @@ EXERCISES = {
             "three ranks": "dS[0] = A[1] dS[1] + dE[1]: use A of the rank that the gradient "
             "passes.",
             "alone": "Nobody reads the state after the last rank: zeros.",
+            "long": "It is right for few ranks. Is there a number where the ranks belong? Products "
+            "of many decays are 0: multiply by them, never divide.",
         },
     ),
 }

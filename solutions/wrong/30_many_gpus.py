@@ -1,6 +1,6 @@
 """Wrong answers to 30_many_gpus."""
 
-from rwkv_lessons.lab.course.wrong_answers import edit, wrong
+from rwkv_lessons.lab.course.wrong_answers import edit, instead, wrong
 
 summary = wrong(
     decays_itself=(
@@ -103,6 +103,14 @@ entries = wrong(
         "Adds up what all earlier ranks left, without decays.",
         edit("A[p - 1][:, None] * E[p - 1] + B[p - 1]", "E[p - 1] + B[p - 1]"),
     ),
+    divided=(
+        "Divides by the product of all decays so far: right until it is 0.",
+        instead("""
+            C = A.cumprod(0)
+            E = (B / C[:, :, None]).cumsum(0) * C[:, :, None]
+            return torch.cat([torch.zeros_like(B[:1]), E[:-1]])
+        """),
+    ),
     two_ranks_only=(
         "Leaves out the third rank.",
         edit("range(1, len(A))", "range(1, min(2, len(A)))"),
@@ -155,6 +163,11 @@ correct = wrong(
     replaced=(
         "Replaces o, so what the tokens wrote themselves is lost.",
         edit("return o + ", "return "),
+    ),
+    divided=(
+        "Divides by a token's own decay: right until exp(w) is 0.",
+        edit("w.cumsum(0) - w", "w.cumsum(0)"),
+        edit("before.exp()", "before.exp() / w.exp()"),
     ),
     last_decay=(
         "Each token reads through only one decay, that of the token before it.",

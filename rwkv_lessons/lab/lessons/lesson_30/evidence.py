@@ -59,6 +59,8 @@ def _tensors(*shapes, decays, kind="text"):
     drawn = [torch.randn(*shape, generator=g) for shape in shapes]
     w = torch.randn(*decays, generator=g)
     kinds = {"text": -(w - 1).exp(), "weak": -(w - 5).exp(), "strong": -8 * (w.abs() + 1)}
+    second = torch.arange(len(w))[:, None] == 1
+    kinds["one of -120"] = torch.where(second, -120.0, kinds["text"])
     w = (kinds | {"none": 0 * w})[kind]
     return *drawn, w
 
