@@ -278,7 +278,7 @@ EXERCISES = {
                 "by_doubling": "takes as many steps, with products of C × C, and powers whose "
                 "entries may grow to 10¹⁷.",
             },
-            stretch="In a kernel a tile for tl.dot has at least 16 rows. Which of the three ways "
+            stretch="In a kernel tl.dot sums over at least 16 elements. Which of the three ways "
             "suits the blocks on the diagonal?",
         ),
         hints=(
