@@ -53,8 +53,8 @@ class WYFunction(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(*arguments):
-        o, s1, *_ = run_forward(*arguments)
+    def forward(r, w, k, v, a, b, s0):  # torch.compile counts them: no ctx
+        o, s1, *_ = run_forward(r, w, k, v, a, b, s0)
         return o, s1.contiguous()
 
     @staticmethod

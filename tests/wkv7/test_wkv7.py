@@ -154,6 +154,12 @@ def test_a_graph_without_breaks():
         near(results(compiled, given, **options), results(wkv7, given, **options), 0)
 
 
+def test_a_graph_without_breaks_where_nothing_learns():
+    x = make(2, 70, 2, 5, 6, "mixed", torch.float32)
+    compiled = torch.compile(wkv7, backend="aot_eager", fullgraph=True)
+    near(compiled(*x), wkv7(*x), 0)
+
+
 def test_the_projects_inputs_are_what_a_model_gives():
     r, w, k, v, a, b = rwkv7_inputs(2, 20, 2, 16)
     assert w.max() < 0 and w.min() >= -math.exp(-0.5)
