@@ -38,6 +38,8 @@ def main(argv=None):
         return run(lambda: command.main(argv[1:]), "run")
     from . import launched  # it imports the simulators
 
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="replace")  # an encoding without … prints ?
     return run(lambda: launched.main(argv[1:]), "trace")
 
 

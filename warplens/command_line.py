@@ -1,6 +1,7 @@
 """What a command says of a wrong argument, an interrupt, a closed pipe: a line, no traceback."""
 
 import argparse
+import math
 import os
 import signal
 import sys
@@ -19,6 +20,14 @@ def at_least(least):
         return number
 
     return parse
+
+
+def seconds(text):
+    """A number of seconds above 0, or a ValueError: a `type` for `argparse`."""
+    number = float(text)
+    if not 0 < number < math.inf:
+        raise ValueError(text)
+    return number
 
 
 def run(main, name):

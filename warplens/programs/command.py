@@ -5,6 +5,7 @@ import os
 import runpy
 import sys
 
+from ..command_line import seconds
 from . import hook
 
 EXAMPLES = """examples:
@@ -50,7 +51,7 @@ def add_options(parser, prefix=""):
     name = _name(prefix, "races")
     add(f"--{prefix}no-races", action="store_false", default=True, dest=name, help=text)
     text = "processor time after which a launch is an endless loop (60)"
-    add(f"--{prefix}seconds", type=float, default=None, dest=_name(prefix, "seconds"), help=text)
+    add(f"--{prefix}seconds", type=seconds, default=None, dest=_name(prefix, "seconds"), help=text)
 
 
 def _name(prefix, name):

@@ -114,7 +114,10 @@ def report(findings, kind="text", to=None):
         for finding in findings:
             print(annotation(finding), file=sys.stdout, flush=True)
     elif kind != "text":
-        print(f"warplens: written: {write(findings, kind)}", file=to)
+        try:
+            print(f"warplens: written: {write(findings, kind)}", file=to)
+        except OSError as problem:  # what was found is printed below
+            print(f"warplens: the {kind} report is not written: {problem}", file=to)
     for finding in findings:
         print(f"\n{finding}", file=to)
     print(f"\n{findings.summary()}", file=to)

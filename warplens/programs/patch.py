@@ -3,6 +3,7 @@
 import os
 import sys
 
+from ..command_line import seconds
 from . import arrays, host, launches
 from .elementwise import Reduce, vectorize
 
@@ -109,4 +110,9 @@ def of_mlir(module):
 
 def _settings():
     launches.SETTINGS.races = os.environ.get("WARPLENS") != "no-races"
-    launches.SETTINGS.seconds = float(os.environ.get("WARPLENS_SECONDS", "60"))
+    given = os.environ.get("WARPLENS_SECONDS", "60")
+    try:
+        launches.SETTINGS.seconds = seconds(given)
+    except ValueError:
+        text = f"WARPLENS_SECONDS must be a number of seconds above 0, got {given!r}"
+        raise ValueError(text) from None

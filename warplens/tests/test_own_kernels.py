@@ -1,5 +1,6 @@
 """The lab for kernels that nobody here wrote: in Python, and from the shell on a file."""
 
+import os
 import subprocess
 import sys
 
@@ -138,6 +139,16 @@ def test_the_shell_runs_a_file_up_to_the_launch(write):
     assert (ran.returncode, ran.stderr) == (0, "")
     assert "mirrored: 2 blocks of 8 threads" in ran.stdout
     assert "s[t] = x[cuda.grid(1)]" in ran.stdout and "nobody" not in ran.stdout
+
+
+def test_what_an_encoding_lacks_is_a_question_mark(write):
+    text = FILE.format(barrier="cuda.syncthreads()").replace("(1)]\n", "(1)]  # é\n")
+    file = write(text)
+    command = [sys.executable, "-m", "warplens", "trace", f"{file}:mirrored"]
+    environment = os.environ | {"PYTHONIOENCODING": "ascii"}
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert "x[cuda.grid(1)]  # ?" in ran.stdout
 
 
 def test_a_race_is_told_and_fails_the_command(write, capsys):

@@ -108,6 +108,22 @@ def test_a_race_is_reported_with_both_lines_in_each_form(tmp_path, monkeypatch):
     assert "<mark>   10     s[63 - t] = x[t]" in page and "src=" not in page
 
 
+def test_a_report_that_cannot_be_written_does_not_hide_what_was_found(tmp_path):
+    (tmp_path / "warplens-report.json").mkdir()
+    run = ran(tmp_path, RACE, "0", options=["--report", "json"])
+    assert run.returncode == 1
+    assert "the json report is not written: " in run.stderr and "race on s[" in run.stderr
+
+
+def test_wrong_seconds_are_named(tmp_path):
+    for text in ("x", "-1", "nan", "inf"):
+        run = ran(tmp_path, RIGHT, "0", WARPLENS_SECONDS=text)
+        needed = f"WARPLENS_SECONDS must be a number of seconds above 0, got {text!r}"
+        assert run.returncode == 1 and needed in run.stderr
+        run = ran(tmp_path, RIGHT, "0", options=[f"--seconds={text}"])
+        assert run.returncode == 2 and f"invalid seconds value: {text!r}" in run.stderr
+
+
 def test_without_the_search_for_races_the_rest_is_found(tmp_path):
     run = ran(tmp_path, RACE, "0", options=["--no-races"])
     assert run.returncode == 1 and "race on" not in run.stderr
