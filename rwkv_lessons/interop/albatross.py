@@ -127,7 +127,8 @@ def RWKV7_OP(
     """y of tokens `[T, C]` or `[B, T, C]` from states that are overwritten.
 
     Args:
-        state: `[H, N, N]` or `[B, H, N, N]` (values × keys), float32; heads of 64 channels.
+        state: `[H, N, N]` or `[B, H, N, N]` (values × keys), float32; heads of 64 channels. What is
+            written there has no gradients.
         r, w, k, v, a, b: w is raw, the decay exp(-exp(w)).
 
     Raises:
@@ -152,8 +153,10 @@ def RWKV7_OP(
     check_shape(
         "state", state, *(("H, N, N", (H, N, N)) if single else ("B, H, N, N", (B, H, N, N)))
     )
+    check_overwritten("state", state)
     y, after = wkv7(*heads, turned(state[None] if single else state), decay="raw")
-    state.copy_(after.mT[0] if single else after.mT)
+    after = after.detach().mT
+    state.copy_(after[0] if single else after)
     return y.reshape(r.shape)
 
 
@@ -184,6 +187,7 @@ def _serve(tokens, y, w0, state, slots, ends, seeds, longest):
     check_overwritten("y", y)
     options = {"decay": "clamp", "w0": w0, "seeds": seeds, "longest": longest}
     names = {"state_pool": "state", "state_indices": "slot_indices", "longest": "max_t"}
+    names["seeds"] = "elapsed_t"
     with arguments_called(**names, cu_seqlens="query_start_loc"):
         o = wkv7_serving(*tokens, state, slots, ends, **options)
     y.copy_(o.view(y.shape))

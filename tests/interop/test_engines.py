@@ -106,6 +106,17 @@ def test_albatross_reference_has_raw_decays_and_states_of_values_by_keys(single)
     assert error(state.mT.view_as(want[1]), want[1]) < SINGLE
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+def test_states_of_albatross_reference_hold_no_graph():
+    tokens, _, state, _ = batch(1, 3, 2, 64, torch.float32, "raw")
+    tokens, state = [x[0].requires_grad_() for x in tokens], state[0]
+    assert albatross.RWKV7_OP(state, *tokens).requires_grad and not state.requires_grad
+    before = state.clone()
+    with pytest.raises(ValueError, match="state must not require a gradient"):
+        albatross.RWKV7_OP(state.requires_grad_(), *tokens)
+    assert torch.equal(state, before)
+
+
 def called(
     state: torch.Tensor, r: torch.Tensor, w: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
     a: torch.Tensor, b: torch.Tensor,
@@ -225,10 +236,12 @@ def test_a_y_that_cannot_be_written_leaves_the_states_alone(call):
         (sequences, {"w0": torch.zeros(8)}, ValueError, r"w0 must be \[C\] = \[16\]"),
         (sequences, {"elapsed_t": torch.zeros(3)}, TypeError, "elapsed_t must be one of int32"),
         (sequences, {"elapsed_t": torch.zeros(2).int()}, ValueError, r"elapsed_t must be \[B\]"),
+        (sequences, {"elapsed_t": torch.zeros(6).int()[::2]}, ValueError, "elapsed_t must be cont"),
         (sequences, {"H": 0}, ValueError, "H must be an integer of at least 1"),
         (sequences, {"k": None}, TypeError, "k must be a tensor"),
         (pooled, {"slot_indices": torch.tensor([1, 1])}, ValueError, "slot_indices must name each"),
         (pooled, {"query_start_loc": torch.tensor([0, 4, 2])}, ValueError, "query_start_loc must"),
+        (pooled, {"query_start_loc": torch.zeros(6).int()[::2]}, ValueError, r"strides \(2,\)"),
         (pooled, {"max_t": 2}, ValueError, "max_t must be at least the tokens of any sequence, 3"),
         (pooled, {"state": torch.zeros(3, 2, 8, 8).mT}, ValueError, "state must be contiguous"),
     ],

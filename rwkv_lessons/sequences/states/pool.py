@@ -92,7 +92,8 @@ def check_ends(cu_seqlens, r, longest=None):
     check_tensor("cu_seqlens", cu_seqlens, r, (torch.int32, torch.int64))
     if cu_seqlens.ndim != 1 or len(cu_seqlens) < 2 or not cu_seqlens.is_contiguous():
         raise ValueError(
-            f"cu_seqlens must be [S + 1], contiguous, with S ≥ 1, got {list(cu_seqlens.shape)}"
+            f"cu_seqlens must be [S + 1], contiguous, with S ≥ 1, got {list(cu_seqlens.shape)},"
+            f" strides {cu_seqlens.stride()}"
         )
     B, total = r.shape[:2]
     if B != 1:
