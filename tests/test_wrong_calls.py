@@ -17,6 +17,7 @@ from rwkv_lessons.interop import (
     fla,
     flash_rwkv,
     rwkv_lm,
+    rwkv_peft,
     rwkv_v3,
     transformers_mla,
     transformers_rwkv,
@@ -61,6 +62,15 @@ def of_fla_7():
 def of_fla_delta():
     x = of_fla_7()
     return x | {"kk": x.pop("b")}
+
+
+def of_kda():
+    x = of_wkv7()
+    return {"q": x["r"], "k": x["k"], "v": x["v"], "g": x["w"], "beta": torch.ones(1, 3, 2)}
+
+
+def of_gated():
+    return (x := of_kda()) | {"g": x["g"][..., 0]}
 
 
 def of_mla():
@@ -164,7 +174,7 @@ NAN, INF = math.nan, math.inf
 SCALES = [NAN, INF, "1", None, True, [1.0], torch.tensor(1.0)]
 INTEGERS = [0, -5, 2.5, "1", None]
 SEQUENCES = [20, [0, 3], "0 3", torch.tensor([0.0, 3.0]), torch.tensor([0, 2]), torch.tensor(3)]
-TENSORS = [None, 1.0, "r", [1.0], META, WHOLE, torch.ones(3, 2)]
+TENSORS = [None, 1.0, "r", [1.0], META, WHOLE, torch.ones(3, 2), torch.tensor(1.0)]
 
 # (function, what makes a right call, {argument: wrong values})
 CALLS = [
@@ -201,6 +211,13 @@ CALLS = [
     (fla.chunk_rwkv6, of_fla, {"cu_seqlens": SEQUENCES, "scale": SCALES[:3], "r": TENSORS}),
     (fla.chunk_rwkv6, of_fla, {"chunk_size": [0, 20, "64"], "initial_state": [1, FLAT]}),
     (fla.chunk_rwkv7, of_fla_7, {"cu_seqlens": SEQUENCES, "initial_state": [1, FLAT, "s"]}),
+    (fla.chunk_rwkv7, of_fla_7, {"r": TENSORS, "v": TENSORS}),
+    (fla.fused_recurrent_rwkv7, of_fla_7, {"r": TENSORS, "v": TENSORS}),
+    (fla.chunk_kda, of_kda, {"q": TENSORS, "v": TENSORS, "beta": TENSORS}),
+    (fla.chunk_gated_delta_rule, of_gated, {"q": TENSORS, "g": TENSORS}),
+    (rwkv_peft.RUN_RWKV7_INFCTX, lambda: dict.fromkeys("rkvwab", FLAT) | {"s": None},
+     {"s": [1, "s", FLAT], "k": TENSORS}),
+    (rwkv_lm.RUN_CUDA_RWKV7g, lambda: dict.fromkeys("qwkvab", FLAT), {"q": TENSORS, "w": TENSORS}),
     (fla.fused_mul_recurrent_rwkv7, of_fla_delta, {"kk": TENSORS, "a": TENSORS, "scale": [NAN]}),
     (wind_rwkv.attn_chunked_cuda, of_wkv7, {"r": TENSORS, "s0": [1, FLAT, "s"]}),
     (wind_rwkv.attn_chunked_cuda_varlen, of_varlen, {"r": TENSORS, "cu_seqlens": SEQUENCES}),

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 import torch
 
-from ..runtime.arguments import check_count, check_shape, check_tensor
+from ..runtime.arguments import check_count, check_shape, check_tensor, sizes_of
 from ..sequences.arguments import count_sequences
 
 HEAD_SIZE = 64  # of all released RWKV-5 and RWKV-6 models; a flat [C] cannot say another
@@ -52,6 +52,8 @@ def heads_of(size, **tensors):
     for name, x in tensors.items():
         if not isinstance(x, torch.Tensor):
             raise TypeError(f"{name} must be a tensor, got {type(x).__name__}")
+        if x.layout is not torch.strided:
+            raise TypeError(f"{name} must be a dense tensor, got one of layout {x.layout}")
         if x.ndim != 3 or x.shape[2] % size:
             raise ValueError(
                 f"{name} must be [B, T, C] with C a multiple of HEAD_SIZE = {size}, "
@@ -74,9 +76,10 @@ def head_shape(name, x, C):
 
 def check_initial_state(initial_state, r, v, cu_seqlens):
     """What FLA calls so, and what says how many there are: before one of them is turned around."""
+    sizes_of(r, v)
     if cu_seqlens is not None:
         count_sequences(cu_seqlens, r)
-    if initial_state is None or r.ndim != 4:
+    if initial_state is None:
         return
     check_tensor("initial_state", initial_state, r)
     letter, n = ("B", r.shape[0]) if cu_seqlens is None else ("S", len(cu_seqlens) - 1)
@@ -86,7 +89,7 @@ def check_initial_state(initial_state, r, v, cu_seqlens):
 
 def turned(state):
     """Values × keys where it was keys × values, and back; what is no such state as it is."""
-    if isinstance(state, torch.Tensor) and state.ndim == 4:
+    if isinstance(state, torch.Tensor) and state.ndim == 4 and state.layout is torch.strided:
         return state.mT.contiguous()
     return state
 

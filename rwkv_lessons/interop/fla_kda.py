@@ -208,7 +208,8 @@ def chunk_gated_delta_rule(
         raise DeprecationWarning("head_first has been removed: inputs must be [B, T, H, …]")
     gate = {name: kwargs.pop(name, None) for name in ("use_gate_in_kernel", "A_log", "dt_bias")}
     state_v_first = _of_kwargs(GATED_CHUNKS, kwargs, state_v_first)
-    check_tensor("g", g, q)
+    check_tensor("q", q, q)
+    check_tensor("g", g, q, whose="q")
     return fused_recurrent_gated_delta_rule(
         q,
         k,

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..wkv7 import wkv7
-from .arguments import HEAD_SIZE, heads_of, turned
+from .arguments import HEAD_SIZE, arguments_called, heads_of, turned
 
 __all__ = [
     "RUN_CUDA_RWKV7g",
@@ -53,7 +53,7 @@ def RWKV7_STATE_PASSING_CLAMPW_CUDA(s0, r, w, k, v, a, b, HEAD_SIZE: int = HEAD_
 
 def RUN_CUDA_RWKV7g(q, w, k, v, a, b, HEAD_SIZE: int = HEAD_SIZE):
     """The same by its older name: w is raw, the decay exp(-exp(w)), and q is what is called r."""
-    return _mix(q, w, k, v, a, b, None, HEAD_SIZE, "raw")[0]
+    return _mix_q(q, w, k, v, a, b, HEAD_SIZE)
 
 
 @torch.jit.ignore
@@ -64,3 +64,11 @@ def _mix(
     heads = heads_of(size, r=r, w=w, k=k, v=v, a=a, b=b)
     y, s1 = wkv7(*heads, turned(s0), decay=decay)
     return y.flatten(2), turned(s1)
+
+
+@torch.jit.ignore
+def _mix_q(
+    q: Tensor, w: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, size: int
+) -> Tensor:  # fmt: skip
+    with arguments_called(r="q"):
+        return _mix(q, w, k, v, a, b, None, size, "raw")[0]

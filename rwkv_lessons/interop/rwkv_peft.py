@@ -29,7 +29,7 @@ def RUN_RWKV7_INFCTX(r, k, v, w, a, b, s, HEAD_SIZE=HEAD_SIZE, decay="raw"):
 
     Args:
         r, k, v, w, a, b: `[B, T, C]` with C = H · HEAD_SIZE, in this order.
-        s: state `[B, H, N, N]` (keys × values).
+        s: state `[B, H, N, N]` (keys × values); zeros if None.
         decay: what w is: "raw", the decay is exp(-exp(w)); or "clamp", the logit, as their models
             give it since January 2026 where the environment has WKV=cuda.
 
@@ -41,7 +41,12 @@ def RUN_RWKV7_INFCTX(r, k, v, w, a, b, s, HEAD_SIZE=HEAD_SIZE, decay="raw"):
 
     Source: https://github.com/Joluck/RWKV-PEFT (`rwkvt/operator/rwkvop.py`).
     """
-    return wkv7(*heads_of(HEAD_SIZE, r=r, w=w, k=k, v=v, a=a, b=b), s, decay=decay)
+    heads = heads_of(HEAD_SIZE, r=r, w=w, k=k, v=v, a=a, b=b)
+    if s is not None:
+        B, _, H, N = heads[0].shape
+        check_tensor("s", s, r)
+        check_shape("s", s, "B, H, N, N", (B, H, N, N))
+    return wkv7(*heads, s, decay=decay)
 
 
 def RUN_RWKV7_STATE(r, k, v, w, a, b, s, HEAD_SIZE=HEAD_SIZE, decay="raw"):
