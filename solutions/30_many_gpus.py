@@ -201,7 +201,7 @@ EXERCISES = {
                 "send(found[(rank - step) % ranks], (rank + 1) % ranks)": "Passes on the tensor "
                 "that arrived last; in the first step that is the rank's own.",
                 "found[(rank - step - 1) % ranks] = receive((rank - 1) % ranks)": "The tensor that "
-                "arrives in step n has come n + 1 ranks far.",
+                "arrives in step n has travelled n + 1 ranks.",
             },
             instead={
                 "Everybody sends to everybody": "takes one step instead of ranks - 1, but a rank "

@@ -79,7 +79,7 @@ def ring(*cases):
             except (Difference, KernelFault) as trouble:
                 return failed(name, trouble, exercise, symptom)
         most = max(ranks for _, _, ranks in cases)
-        text = f"{len(cases)} cases; of {most} ranks each sends {most - 1} messages to the next one"
+        text = f"{len(cases)} cases; each of {most} ranks sends {most - 1} messages to the next one"
         return Row("answer", PASSED, text)
 
     gather.kind = "answer"
