@@ -174,7 +174,8 @@ NAN, INF = math.nan, math.inf
 SCALES = [NAN, INF, "1", None, True, [1.0], torch.tensor(1.0)]
 INTEGERS = [0, -5, 2.5, "1", None]
 SEQUENCES = [20, [0, 3], "0 3", torch.tensor([0.0, 3.0]), torch.tensor([0, 2]), torch.tensor(3)]
-TENSORS = [None, 1.0, "r", [1.0], META, WHOLE, torch.ones(3, 2), torch.tensor(1.0)]
+TENSORS = [None, 1.0, "r", [1.0], META, WHOLE, torch.ones(3, 2)]
+AND_A_NUMBER = [*TENSORS, torch.tensor(1.0)]
 
 # (function, what makes a right call, {argument: wrong values})
 CALLS = [
@@ -211,8 +212,9 @@ CALLS = [
     (fla.chunk_rwkv6, of_fla, {"cu_seqlens": SEQUENCES, "scale": SCALES[:3], "r": TENSORS}),
     (fla.chunk_rwkv6, of_fla, {"chunk_size": [0, 20, "64"], "initial_state": [1, FLAT]}),
     (fla.chunk_rwkv7, of_fla_7, {"cu_seqlens": SEQUENCES, "initial_state": [1, FLAT, "s"]}),
-    (fla.chunk_rwkv7, of_fla_7, {"r": TENSORS, "v": TENSORS}),
-    (fla.fused_recurrent_rwkv7, of_fla_7, {"r": TENSORS, "v": TENSORS}),
+    (fla.chunk_rwkv7, of_fla_7, {"r": AND_A_NUMBER, "v": AND_A_NUMBER}),
+    (fla.fused_recurrent_rwkv7, of_fla_7, {"r": AND_A_NUMBER, "v": AND_A_NUMBER}),
+    (fla.chunk_rwkv6, of_fla, {"r": AND_A_NUMBER, "v": AND_A_NUMBER}),
     (fla.chunk_kda, of_kda, {"q": TENSORS, "v": TENSORS, "beta": TENSORS}),
     (fla.chunk_gated_delta_rule, of_gated, {"q": TENSORS, "g": TENSORS}),
     (rwkv_peft.RUN_RWKV7_INFCTX, lambda: dict.fromkeys("rkvwab", FLAT) | {"s": None},

@@ -110,9 +110,9 @@ def of_mlir(module):
 
 def _settings():
     launches.SETTINGS.races = os.environ.get("WARPLENS") != "no-races"
-    given = os.environ.get("WARPLENS_SECONDS", "60")
+    limit = os.environ.get("WARPLENS_SECONDS", "60")
     try:
-        launches.SETTINGS.seconds = seconds(given)
+        launches.SETTINGS.seconds = seconds(limit)
     except ValueError:
-        text = f"WARPLENS_SECONDS must be a number of seconds above 0, got {given!r}"
+        text = f"WARPLENS_SECONDS must be a number of seconds above 0, got {limit!r}"
         raise ValueError(text) from None
