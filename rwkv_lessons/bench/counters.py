@@ -23,7 +23,7 @@ import torch
 
 from rwkv_lessons.inputs import rwkv5_inputs
 from rwkv_lessons.operations import LADDERS
-from rwkv_lessons.operations.entries import NUMBA, lesson
+from rwkv_lessons.operations.entries import NUMBA, ROOT, lesson
 from rwkv_lessons.records.fingerprint import source_of
 from rwkv_lessons.records.lookup import record
 from rwkv_lessons.records.schema import Measurement, Record, code, save
@@ -242,6 +242,8 @@ def main():
     parser.add_argument("--launch", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     ladder = options.ladder
+    if not (ROOT / "solutions").is_dir():
+        raise SystemExit("counters: only the library is installed here; this needs the repository")
     if options.launch:
         return launch_all(ladder)
     rows = []

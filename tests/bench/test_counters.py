@@ -30,6 +30,13 @@ def test_ncu_csv_is_read_launch_by_launch():
     ]
 
 
+def test_a_wheel_has_no_kernels_to_count(tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["counters"])
+    monkeypatch.setattr(counters, "ROOT", tmp_path)
+    with pytest.raises(SystemExit, match="counters: only the library is installed here"):
+        counters.main()
+
+
 def recorded():
     """(ladder, row) of every rung that hardware has counted."""
     found = []
