@@ -27,7 +27,8 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 # ‖o − ref‖ / ‖ref‖. float16 and bfloat16 round the weights of the tokens and o itself, by 2.0e-4
 # and 1.7e-3 each (rms), and the interpreter rounds as the GPU does. float32 sums in float32.
-LIMITS = {torch.float32: 3e-6, torch.float16: 3e-4, torch.bfloat16: 3e-3}
+# Parts add 2.1e-4 in quadrature, and float16 weights 0.8e-4: rounding o to float16 alone is 2.1e-4.
+LIMITS = {torch.float32: 3e-6, torch.float16: 4e-4, torch.bfloat16: 3e-3}
 
 
 def kernels(tensors, which):
@@ -318,10 +319,11 @@ def test_hopper_computes_every_score_once():
 @pytest.mark.skipif(not can_compile(combine_hopper_kernel), reason="nothing to compile with here")
 @pytest.mark.parametrize("H, R, V", [(128, 512, 128), (40, 256, 64)])
 @pytest.mark.parametrize("splits", [1, 4, 64])
-def test_parts_and_weights_fit_beside_each_other(H, R, V, splits):
-    stages = pieces_in_flight(R, V, devices.H200)
+@pytest.mark.parametrize("size, parts", [(2, ("*fp16", "*fp32")), (4, ("*fp32", None))])
+def test_parts_and_weights_fit_beside_each_other(H, R, V, splits, size, parts):
+    stages = pieces_in_flight(R, V, devices.H200, size)
     sizes = {"w_h": V * R, "w_n": R, "H": H, "R": R, "V": V, "BM": 64 // splits, "BS": splits}
-    given = ("*fp32", "*fp32", "*bf16", "*bf16", "*fp32", "i32", "i32")
+    given = (*parts, "*fp32", "*bf16", "*bf16", "*fp32", "i32", "i32")
     code = assembly(combine_hopper_kernel, *given, **sizes, STAGES=stages, PDL=True, num_warps=8)
     assert stages > 1
     assert code.count(f"HGMMA.64x{V // 2}x16") == 2 * R // 16
@@ -333,7 +335,8 @@ def machine_code(kernel, H, R, P, page_size, *more, more_sizes=(), **options):
     """A decode kernel as `forward` would launch it, compiled for an H100 or H200."""
     table = "*i32" if page_size else None
     sizes = DecodeSizes(16, H, R, P, R + P, R + P, page_size, 64, 64, True, **dict(more_sizes))
-    given = (*["*bf16"] * 4, "*i32", None, table, "*fp32", "*fp32", *more, "fp32", *["i32"] * 13)
+    parts = ("*fp16", "*fp32") if kernel is decode_hopper_kernel else ("*fp32",)
+    given = (*["*bf16"] * 4, "*i32", None, table, *parts, "*fp32", *more, "fp32", *["i32"] * 13)
     return assembly(kernel, *given, sizes, **options)
 
 

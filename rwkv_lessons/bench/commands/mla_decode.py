@@ -26,8 +26,9 @@ CALLS = 10  # of a graph
 PAGE_SIZE = 64  # tokens
 LISTED = 2048  # tokens of a list, DeepSeek-V3.2's
 PADDED = 64  # heads
-# ‖o − ref‖ / ‖ref‖: the weights of the tokens and o are rounded to 11 or 8 bits, 2.0e-4 and 1.7e-3.
-LIMITS = {"float32": 1e-5, "float16": 3e-4, "bfloat16": 3e-3}
+# ‖o − ref‖ / ‖ref‖: weights of tokens and o are rounded to 11 or 8 bits, 2.0e-4 and 1.7e-3, and
+# parts of the sum to 11.
+LIMITS = {"float32": 1e-5, "float16": 4e-4, "bfloat16": 3e-3}
 
 
 def command(options):

@@ -9,7 +9,8 @@ space, and the log-sum-exp that says what the part weighs:
 
 The second kernel takes a head and some rows, adds the parts up and multiplies by that head's w_v,
 which is then read once and not once a split. Parts are float32; log-sum-exps are in base 2. On
-Hopper both are in Gluon where sizes suit: hopper.py, for DeepSeek's turns.py, and combine.py.
+Hopper both are in Gluon where sizes suit: hopper.py, for DeepSeek's turns.py, and combine.py; and
+parts are float16 there (parts.py).
 
 What bounds it: the cache is read once, B·N·(R + P) elements, up to about 100 rows; beyond, it is
 the arithmetic, 2(2R + P) flops for each row and token, padded to a tile's rows.
@@ -135,9 +136,10 @@ def decode_kernel(
 @assembled
 @triton.jit(do_not_specialize=["rows", "S"])
 def combine_kernel(
-    parts, part_lse, w_v, o, lse, rows, S, w_h: tl.constexpr, w_n: tl.constexpr, H: tl.constexpr,
-    R: tl.constexpr, V: tl.constexpr, BM: tl.constexpr, BS: tl.constexpr, BR: tl.constexpr,
-    BV: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr, PDL: tl.constexpr,
+    parts, units, part_lse, w_v, o, lse, rows, S, w_h: tl.constexpr, w_n: tl.constexpr,
+    H: tl.constexpr, R: tl.constexpr, V: tl.constexpr, BM: tl.constexpr, BS: tl.constexpr,
+    BR: tl.constexpr, BV: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     """BM rows of one head and all BS splits of each, BR columns of the latent at a time.
 
@@ -158,6 +160,8 @@ def combine_kernel(
     tops = tl.reshape(tl.broadcast_to(top[:, None], [BM, BS]), [BM * BS])
     weight = tl.exp2(b_lse - tops)
     total = tl.sum(tl.reshape(weight, [BM, BS]), 1)
+    if units is not None:
+        weight *= tl.load(units + at, m_x, 0.0)
 
     b_v = tl.zeros([BM * BS, BV], tl.float32)
     for r0 in tl.range(0, R, BR, num_stages=STAGES):
@@ -165,7 +169,7 @@ def combine_kernel(
         m_r = (o_r < R)[None, :]
         b_part = tl.load(parts + at[:, None] * R + o_r[None, :], m_x[:, None] & m_r, 0.0)
         b_w = tl.load(w_v + at_w[:, None] + o_r[None, :], (o_v < V)[:, None] & m_r, 0.0)
-        b_part *= weight[:, None]
+        b_part = b_part.to(tl.float32) * weight[:, None]
         if w_v.dtype.element_ty == tl.float32:
             b_v = tl.dot(b_part, tl.trans(b_w), b_v, input_precision=PRECISION)
         else:  # the sum in two pieces of w_v's dtype, so that rounding it costs nothing
@@ -200,23 +204,25 @@ def forward(q, q_rope, latent, k_rope, w_v, scale, lengths, left_padding, block_
     tile = decode_tile(M * H, R, P, q.dtype, gpu)
     programs, tiles = B * -(-M * H // tile.rows), -(-N // tile.tokens)
     splits = splits_for(programs, tiles, gpu.sms, tile.side_by_side)
-    parts = torch.empty((H, B * M, splits, R), dtype=torch.float32, device=q.device)
+    strides = (*q.stride()[:3], *q_rope.stride()[:3], latent.stride(0), k_rope.stride(0))
+    unit = 16 if math.gcd(*strides) % 16 == 0 else 1
+    hopper = unit == 16 and gpu.capability == (9, 0) and for_hopper(tile, q, q_rope, latent, k_rope)
+    dtype = torch.float16 if hopper else torch.float32
+    parts = torch.empty((H, B * M, splits, R), dtype=dtype, device=q.device)
     part_lse = torch.empty((H, B * M, splits), dtype=torch.float32, device=q.device)
+    units = torch.empty_like(part_lse) if hopper else None
     o = torch.empty((B, M, H, V), dtype=q.dtype, device=q.device)
     lse = torch.empty((B, M, H), dtype=torch.float32, device=q.device)
 
-    strides = (*q.stride()[:3], *q_rope.stride()[:3], latent.stride(0), k_rope.stride(0))
-    unit = 16 if math.gcd(*strides) % 16 == 0 else 1
     BR, BP = (max(16, triton.next_power_of_2(x)) for x in (R, P))
     precision = "tf32x3" if q.dtype == torch.float32 else None
     overlap = gpu.capability >= (9, 0)  # the second kernel is launched while the first runs
     sizes = (unit, H, R, P, latent.stride(1), k_rope.stride(1), page_size, *tile[:2], overlap)
-    tensors = (q, q_rope, latent, k_rope, lengths, left_padding, block_table, parts, part_lse)
-    hopper = unit == 16 and gpu.capability == (9, 0) and for_hopper(tile, q, q_rope, latent, k_rope)
+    results = (parts, units, part_lse) if hopper else (parts, part_lse)
+    tensors = (q, q_rope, latent, k_rope, lengths, left_padding, block_table, *results)
     if hopper and turns.takes(q, q_rope, latent, k_rope, page_size, left_padding):
         turns.attend(
-            q, q_rope, latent, k_rope, lengths, left_padding, block_table, parts, part_lse,
-            scale * LOG2E, N, page_size, programs * splits,
+            *tensors, scale * LOG2E, N, page_size, programs * splits,
         )  # fmt: skip
     else:
         kernel, warps = decode_hopper_kernel, tile.warps
@@ -228,16 +234,19 @@ def forward(q, q_rope, latent, k_rope, w_v, scale, lengths, left_padding, block_
              0 if block_table is None else block_table.stride(0), latent.shape[0], M, N, splits),
             (DecodeSizes(*sizes),),
         )  # fmt: skip
-    combine(parts, part_lse, w_v, o, lse, gpu)
+    combine(parts, units, part_lse, w_v, o, lse, gpu)
     return o, lse
 
 
-def combine(parts, part_lse, w_v, o, lse, gpu):
-    """The second kernel: adds up the parts `[H, rows, splits, R]` and multiplies by w_v."""
+def combine(parts, units, part_lse, w_v, o, lse, gpu):
+    """The second kernel: adds up the parts `[H, rows, splits, R]` and multiplies by w_v.
+
+    units: what the rows of parts are in, `[H, rows, splits]`; None: parts are as they are.
+    """
     H, rows, splits, R = parts.shape
     V, overlap = w_v.shape[1], gpu.capability >= (9, 0)
-    numbers, pointers = (rows, splits), (parts, part_lse, w_v, o, lse)
-    stages = pieces_in_flight(R, V, gpu) if whole_rows(w_v) else 0
+    numbers, pointers = (rows, splits), (parts, units, part_lse, w_v, o, lse)
+    stages = pieces_in_flight(R, V, gpu, parts.itemsize) if whole_rows(w_v) else 0
     if stages and w_v.dtype != torch.float32:
         splits_per_program = 1 << (splits - 1).bit_length()
         few = ROWS // splits_per_program
@@ -294,10 +303,10 @@ def forward_compact(
         with torch.cuda.device(q.device):
             return forward_compact(q, q_rope, latent, k_rope, w_v, scale, *which)
     gpu = devices.gpu_of(q.device)
-    parts = compact.attend(q, q_rope, latent, k_rope, scale * LOG2E, *which, gpu)
+    parts, part_lse = compact.attend(q, q_rope, latent, k_rope, scale * LOG2E, *which, gpu)
     o = torch.empty((*q.shape[:3], w_v.shape[1]), dtype=q.dtype, device=q.device)
     lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
-    combine(*parts, w_v.contiguous(), o, lse, gpu)
+    combine(parts, None, part_lse, w_v.contiguous(), o, lse, gpu)
     return o, lse
 
 

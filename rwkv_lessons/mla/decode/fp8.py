@@ -28,7 +28,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from triton.language.extra.cuda import gdc_launch_dependents
 
 from ...runtime.compile_triton import assembled
-from .hopper import barrier
+from .parts import barrier
 from .programs import tokens_of_split
 
 R, P = 512, 64

@@ -21,6 +21,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from triton.language.extra.cuda import gdc_launch_dependents
 
 from ...runtime.compile_triton import assembled
+from .parts import barrier, store_part, unit_of
 from .programs import (
     NOT_SPECIALIZED,
     program_place,
@@ -32,7 +33,6 @@ from .programs import (
 RANKS = (256, 512)
 ROPE_SIZES = (16, 32, 64, 128)
 MIN_SCORE = tl.constexpr(-1e30)
-barrier = getattr(gl, "barrier", None) or gl.thread_barrier  # its name in Triton 3.7, and in 3.6
 
 
 @gluon.constexpr_function
@@ -103,10 +103,10 @@ def add(b_part, b_p, s_p, s_c, GROUPS: gl.constexpr):
 @assembled
 @gluon.jit(do_not_specialize=NOT_SPECIALIZED)
 def decode_hopper_kernel(
-    q, q_rope, latent, k_rope, lengths, left_padding, table, parts, lse, scale, q_b, q_m, q_h, r_b,
-    r_m, r_h, c_b, k_b, table_b, pages, M, N, S, SIZES: gl.constexpr,
+    q, q_rope, latent, k_rope, lengths, left_padding, table, parts, units, lse, scale, q_b, q_m,
+    q_h, r_b, r_m, r_h, c_b, k_b, table_b, pages, M, N, S, SIZES: gl.constexpr,
 ):  # fmt: skip
-    """Same arguments and results as `decode_kernel`."""
+    """As `decode_kernel`; but parts are float16, in units of their rows (parts.py)."""
     H: gl.constexpr = SIZES.H
     R: gl.constexpr = SIZES.R
     P: gl.constexpr = SIZES.P
@@ -196,9 +196,15 @@ def decode_hopper_kernel(
     b_sum = gl.sum(b_sums, 1)
     at = ((o_row % H).to(gl.int64) * rows + i_b * M + o_row // H) * S + i_s
     gl.store(lse + at, b_top + gl.log2(b_sum), o_row < M * H)
-    b_sum = gl.convert_layout(b_sum, gl.SliceLayout(1, PART))
-    o_row = i_row * BM + gl.arange(0, BM, gl.SliceLayout(1, PART))
+    share = gl.convert_layout(1.0 / gl.where(b_sum > 0, b_sum, 1.0), gl.SliceLayout(1, PART))
+    unit, inverse = unit_of(gl.max(gl.abs(b_part), 1) * share)
+    gl.store(units + at, gl.convert_layout(unit, gl.SliceLayout(1, SCORES)), o_row < M * H)
+    s_half = s_q._reinterpret(gl.float16, [BM, R], WIDE)
+    barrier()  # all warps' products with the queries are done
+    s_half.store((b_part * (share * inverse)[:, None]).to(gl.float16))
+    barrier()
+    STORED: gl.constexpr = rows_over_warps(R, gl.num_warps())
+    zero = S >> 26  # the compiler does not know, or it would keep the places of queries for this
+    o_row = i_row * BM + gl.arange(0, BM, gl.SliceLayout(1, STORED)) + zero
     at = ((o_row % H).to(gl.int64) * rows + i_b * M + o_row // H) * S + i_s
-    at = at[:, None] * R + gl.arange(0, R, gl.SliceLayout(0, PART))[None, :]
-    b_part = b_part / gl.where(b_sum > 0, b_sum, 1.0)[:, None]
-    gl.store(parts + at, b_part, (o_row < M * H)[:, None])
+    store_part(parts, s_half, at * R, o_row < M * H, STORED)

@@ -35,7 +35,7 @@ from triton.language.extra.cuda import gdc_launch_dependents
 from ...runtime.bounded import remembered
 from ...runtime.compile_triton import assembled
 from ...runtime.launch_tiles import launch_tiles, replace_base
-from .hopper import barrier
+from .parts import barrier, store_part, unit_of
 from .programs import tokens_of_split
 
 ROWS = gl.constexpr(64)  # heads, times query tokens
@@ -61,6 +61,7 @@ OF_THREADS = gl.constexpr(
     )
 )  # of sums: a row as SCORES has it, in four threads
 PART = gl.constexpr(gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 256, 16]))
+STORED = gl.constexpr(gl.BlockedLayout([1, 8], [1, 32], [4, 1], [1, 0]))  # 16 bytes in a thread
 FOUR = gl.constexpr(gl.BlockedLayout([4], [32], [4], [0]))  # in each thread
 
 
@@ -277,8 +278,9 @@ def weigh_and_add(
 
 @gluon.jit
 def attend_tiles(
-    parts, lse, tiles, state, barriers, place, tokens, scale, H: gl.constexpr, GROUP: gl.constexpr
-):
+    parts, units, lse, tiles, state, barriers, place, tokens, scale, H: gl.constexpr,
+    GROUP: gl.constexpr,
+):  # fmt: skip
     """One of the two groups: scores of every other tile, and half of the columns of the sum."""
     s_q, s_qr, s_c, s_k, s_p = tiles
     s_f, s_t, s_grew, s_sum = state
@@ -323,28 +325,35 @@ def attend_tiles(
 
     b_sum = gl.convert_layout(gl.sum(b_sum, 1), ROW) * gl.exp2(b_top - top)
     s_sum.index(GROUP).store(b_sum)
+    most = gl.max(gl.abs(b_x), 1)
+    s_sum.index(2 + GROUP).store(most)
     barrier()
     mbarrier.arrive(ready.index(2 + GROUP))
-    mbarrier.wait(ready.index(2 + OTHER), 0)
+    mbarrier.wait(ready.index(2 + OTHER), 0)  # and nobody reads queries any more
     b_sum += s_sum.index(OTHER).load(ROW)
+    most = gl.maximum(most, s_sum.index(2 + OTHER).load(gl.SliceLayout(1, PART)))
     at = (o_row % H).to(gl.int64) * per_head + o_row // H * S + first
     if GROUP == 0:
         gl.store(lse + at, top + gl.log2(b_sum), o_row < rows)
     share = gl.convert_layout(1.0 / gl.where(b_sum > 0, b_sum, 1.0), gl.SliceLayout(1, PART))
-    o_row = first_row + gl.arange(0, ROWS, gl.SliceLayout(1, PART))
+    unit, inverse = unit_of(most * share)
+    if GROUP == 0:
+        gl.store(units + at, gl.convert_layout(unit, ROW), o_row < rows)
+    s_half = s_q.index(GROUP)._reinterpret(gl.float16, [ROWS, PIECE], TILE)
+    s_half.store((b_x * (share * inverse)[:, None]).to(gl.float16))
+    barrier()
+    o_row = first_row + gl.arange(0, ROWS, gl.SliceLayout(1, STORED))
     at = (o_row % H).to(gl.int64) * per_head + o_row // H * S + first
-    columns = GROUP * (R // 2) + gl.arange(0, PIECE, gl.SliceLayout(0, PART))
-    at = at[:, None] * R + columns[None, :]
-    gl.store(parts + at, b_x * share[:, None], (o_row < rows)[:, None])
+    store_part(parts, s_half, at * R + GROUP * PIECE, o_row < rows, STORED)
 
 
 @assembled
 @gluon.jit(do_not_specialize=NUMBERS)
 def decode_turns_kernel(
-    q, q_rope, latent, k_rope, rows_of_latent, lengths, left_padding, table, parts, lse, scale,
-    c_b, k_b, elements_b, table_b, pages, rows, M, N, S, SIZES: gl.constexpr,
+    q, q_rope, latent, k_rope, rows_of_latent, lengths, left_padding, table, parts, units, lse,
+    scale, c_b, k_b, elements_b, table_b, pages, rows, M, N, S, SIZES: gl.constexpr,
 ):  # fmt: skip
-    """Results as those of `decode_kernel`; the first four arguments are descriptions of tiles.
+    """Results as of `decode_hopper_kernel`; the first four arguments are descriptions of tiles.
 
     rows_of_latent: latent itself. c_b, k_b: rows of the cache's description from a sequence, or
     page, to the next; elements_b: elements of latent. rows: query tokens of all sequences.
@@ -360,7 +369,7 @@ def decode_turns_kernel(
     s_f = gl.allocate_shared_memory(gl.float32, [2, ROWS], FLAT)
     s_t = gl.allocate_shared_memory(gl.float32, [2, ROWS], FLAT)
     s_grew = gl.allocate_shared_memory(gl.int32, [2, 4], FLAT)
-    s_sum = gl.allocate_shared_memory(gl.float32, [2, ROWS], FLAT)
+    s_sum = gl.allocate_shared_memory(gl.float32, [4, ROWS], FLAT)
     # Of either piece its own array: between two waits at one array Triton has all warps meet.
     full_0 = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
     full_1 = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
@@ -397,12 +406,12 @@ def decode_turns_kernel(
     gl.warp_specialize(
         [
             (attend_tiles, (
-                parts, lse, tiles, state, barriers, place, (start, stop, end - M, count), scale, H,
-                0,
+                parts, units, lse, tiles, state, barriers, place, (start, stop, end - M, count),
+                scale, H, 0,
             )),
             (attend_tiles, (
-                parts, lse, tiles, state, barriers, place, (start, stop, end - M, count), scale, H,
-                1,
+                parts, units, lse, tiles, state, barriers, place, (start, stop, end - M, count),
+                scale, H, 1,
             )),
             (load_tiles, (
                 q, q_rope, latent, k_rope, rows_of_latent, table, tiles,
@@ -471,10 +480,10 @@ def takes(q, q_rope, latent, k_rope, page_size, left_padding):
 
 
 def attend(
-    q, q_rope, latent, k_rope, lengths, left_padding, block_table, parts, lse, scale, N,
+    q, q_rope, latent, k_rope, lengths, left_padding, block_table, parts, units, lse, scale, N,
     page_size, programs,
 ):  # fmt: skip
-    """Launches the first kernel, for what it `takes`: parts and lse, as of `decode_kernel`.
+    """Launches the first kernel, for what it `takes`: parts, their units and lse.
 
     Args:
         N: tokens of the longest sequence. programs: of all splits.
@@ -487,7 +496,7 @@ def attend(
     if not rope_in_rows:
         d_qr, _ = queries(q_rope.contiguous(), P.value)
     tiles = d_q, d_qr, cache(latent, PIECE.value), cache(k_rope, P.value)
-    tensors = (*tiles, latent, lengths, left_padding, block_table, parts, lse)
+    tensors = (*tiles, latent, lengths, left_padding, block_table, parts, units, lse)
     table_b = 0 if block_table is None else block_table.stride(0)
     strides = rows_between(latent), rows_between(k_rope), latent.stride(0), table_b
     numbers = (scale, *strides, len(latent), B * M, M, N, splits)
