@@ -35,6 +35,7 @@ EXCEPTIONS = {
         "wkv7_wide_gradients_kernel",
     ): "23 tensors, 5 of them as tiles and as rows",
     ("wkv6/chunked/hopper/forward.py", "wkv6_hopper_kernel"): "lesson 21 traces it, by these names",
+    ("mla/decode/hopper.py", "decode_hopper_kernel"): "10 tensors, and 14 numbers",
     ("wkv6/recurrent/backward.py", "wkv6_recurrent_bwd_kernel"): "17 tensors, and 7 numbers",
     ("wkv7/recurrent/backward.py", "wkv7_recurrent_bwd_kernel"): "19 tensors, and 7 numbers",
 }
