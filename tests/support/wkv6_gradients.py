@@ -74,10 +74,12 @@ def kept_states(inputs, lengths, dtype):
 
 
 def in_units(states):
-    """States in float16 as the forward pass keeps them, each key's in a unit of its own."""
+    """States in float16 as the forward pass keeps them, 16 keys in a unit of their own."""
     count, H, K, V = states.shape
     by_block = states.view(count, H, K, V // 64, 64)
-    exponents = by_block.abs().amax(-1).clamp(min=2.0**-100).log2().floor() - 14
+    largest = states.view(count, H, K // 16, 16, V // 64, 64).abs().amax((3, 5))
+    exponents = largest.clamp(min=2.0**-100).log2().floor() - 14
+    exponents = exponents.repeat_interleave(16, 2)
     in_unit = (by_block * (-exponents).exp2()[..., None]).view(states.shape)
     exponents = exponents.transpose(2, 3).reshape(count, H, K // 64, V)  # blocks × keys, on end
     return torch.cat((in_unit, exponents), 2).half()

@@ -313,21 +313,25 @@ OF_PIECES = {
     ),
     "k of the second half as of the first": (
         "store_keys",
-        "gl.where(row < C // 2, b_up, 1.0)",
-        "b_up",
+        "gl.where(is_first, s_up.load(gl.SliceLayout(0, TILES))[None, :], 1.0)",
+        "s_up.load(gl.SliceLayout(0, TILES))[None, :]",
     ),
     "a power that is none": (
         "power_of_middle",
-        "b_second.to(gl.int32).to(gl.float32)",
-        "b_second",
+        "return exponent.to(gl.float32)",
+        "return b_second",
     ),
-    "the scores too early": ("(products(k_of_state, v_tile)", "(products(k_of_state, v_tile) + 4"),
+    "the scores too early": (
+        "UPDATES * products(k_of_state, v_tile)",
+        "UPDATES * products(k_of_state, v_tile) + 4",
+    ),
+    "S too early": ("second_half", "(b_s, b_more)", "(b_s, b_s)"),
     "scores in bfloat16": (
         "masked",
         "below_and_on_diagonal(b_a,",
         "below_and_on_diagonal(widened(rounded(b_a)),",
     ),
-    "scores too large": ("too_strong", "squares <= LARGEST", "squares == squares"),
+    "scores too large": ("scores_fit", "squares <= LARGEST", "squares == squares"),
     "v of strong chunks": (
         "strong_chunks",
         "store(v_runs, v_pieces)",
@@ -338,8 +342,8 @@ OF_PIECES = {
         "either_of(scores, of_the_next_run(low))",
         "scores",
     ),
-    "the unit of states": ("True, KEYS_EXPONENT, K, V", "True, 7, K, V"),
-    "the unit of the state in the middle": ("store_middle", "KEYS_EXPONENT", "0"),
+    "the unit of states": ("bonus_and_state", "True, KEYS_EXPONENT", "True, 7"),
+    "the unit of the state in the middle": ("second_half", "KEYS_EXPONENT", "0"),
     "the unit of the state of a strong chunk": ("strong_chunks", "True, 0, K, V", "True, 8, K, V"),
     "the state in the middle of a strong chunk": ("strong_chunks", "i_state + H, t", "i_state, t"),
     "the runs' places": ("strong_chunks", "of_the_next_run(low)", "low"),
@@ -404,7 +408,10 @@ MISTAKES = {
     "never announced": ("expect_chunk(ready, i, t + 2 * C < n)", "pass"),
     "stores overtaken": ("tma.store_wait(0)" + AT + "copy_chunk(", "copy_chunk("),
     "stores left at the end": ("tma.store_wait(0)\n    is_last", "is_last"),
-    "the scores too early": ("(products(k_of_state, v_tile)", "(products(k_of_state, v_tile) + 4"),
+    "the scores too early": (
+        "UPDATES * products(k_of_state, v_tile)",
+        "UPDATES * products(k_of_state, v_tile) + 4",
+    ),
     "o too early": ("b_o, b_s = warpgroup_mma_wait(0", "b_o, b_s = warpgroup_mma_wait(1"),
     "w of others in the tail": ("b_w = gl.where(row < n - t, b_w, 0.0)", "b_w = b_w"),
     "k of others in the tail": ("b_k = gl.where(row < n - t, b_k, 0.0)", "b_k = b_k"),
@@ -413,7 +420,10 @@ MISTAKES = {
         "b_o.to(s_o.dtype), row < left + C",
         "store_chunk",
     ),
-    "never too strong": ("if too_strong(b_total, b_r, b_k, b_bonus, HALF):", "if t < 0:"),
+    "never too strong": (
+        "if too_strong(b_total, b_r, b_k, b_bonus, long, HALF and not KEEP):",
+        "if t < 0:",
+    ),
     "weights of strong chunks": ("to_log2 = store_w", "if t == 0: to_log2 = store_w"),
 }
 IN_STRONG = {

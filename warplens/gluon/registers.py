@@ -176,13 +176,12 @@ def ptx_pair(dtype):
     return lambda high, low: ptx_rounded(high, dtype) << 16 | ptx_rounded(low, dtype)
 
 
-def ptx_of_bfloat16(operation):
-    """`operation` of two bfloat16 in either half of a register."""
+def ptx_of_halves(operation, dtype):
+    """`operation` of two numbers of 16 bits in either half of a register."""
 
     def f(x, y):
         halves = [
-            operation(*((z >> n).to(torch.int16).view(torch.bfloat16) for z in (x, y)))
-            for n in (0, 16)
+            operation(*((z >> n).to(torch.int16).view(dtype) for z in (x, y))) for n in (0, 16)
         ]
         low, high = (z.view(torch.int16).long() & 65535 for z in halves)
         return high << 16 | low
@@ -238,8 +237,9 @@ PTX = {
     "cvt.rn.f16x2.e4m3x2": ptx_halves,
     "cvt.rn.bf16x2.f32": ptx_pair(torch.bfloat16),
     "cvt.rn.f16x2.f32": ptx_pair(torch.float16),
-    "max.NaN.bf16x2": ptx_of_bfloat16(torch.maximum),
-    "mul.rn.bf16x2": ptx_of_bfloat16(torch.mul),
+    "max.NaN.bf16x2": ptx_of_halves(torch.maximum, torch.bfloat16),
+    "max.NaN.f16x2": ptx_of_halves(torch.maximum, torch.float16),
+    "mul.rn.bf16x2": ptx_of_halves(torch.mul, torch.bfloat16),
     "add.s32": lambda x, y: x + y & 0xFFFFFFFF,
     "max.s32": lambda x, y: torch.maximum(signed(x), signed(y)) & 0xFFFFFFFF,
     "sub.f32": ptx_difference,
@@ -300,6 +300,7 @@ class RegisterArithmetic:
     PropagateNan = tl.PropagateNan
     SliceLayout, DotOperandLayout = gl.SliceLayout, gl.DotOperandLayout
     NVMMADistributedLayout, BlockedLayout = gl.NVMMADistributedLayout, gl.BlockedLayout
+    DistributedLinearLayout = gl.DistributedLinearLayout
     SwizzledSharedLayout = NVMMASharedLayout = SharedLayout
     static_range, inline_asm_elementwise = range, staticmethod(inline_asm_elementwise)
 

@@ -8,6 +8,11 @@ as soon as their operands are there, and a chunk waits three times:
     r kᵀ, r S, S + kᵀ v    →  the scores, in one; the bonus on their diagonal
     scores v               →  o
 
+Where states are kept, the bonus is computed while the products for the sums run, and float16's
+state before the chunk is stored then. Both stand in a branch that is always taken, because ptxas
+would move them behind the wait. In float16, kᵀ v of a chunk's second half starts with that of the
+first, and is added to S later.
+
 A left factor stays in registers, if it can. What else a product reads goes through shared memory,
 into tiles whose tokens are in registers by then. The tensor memory accelerator brings the next
 chunk meanwhile, and stores o and the states; Triton adds barriers where threads share a tile.
@@ -26,7 +31,8 @@ product's factor, of one piece or two (factors.py), has neither:
     S                  b_s, state        S 2^half
     scores             b_a, scores       r kᵀ of earlier tokens, the bonus on the diagonal
     o = r S + scores v b_o
-    S ← 2^half (S + kᵀ v)  b_s           half by half of the chunk, if checkpoints are kept
+    S ← 2^half (S + kᵀ v)  b_s           half by half of the chunk, if checkpoints are kept;
+                                         of float16 the second half's kᵀ v is b_more
 
 All factors are at most 2^100 then if the chunk's decays are at least 2^-200. Of float16 r and k are
 decayed from and to the chunk's end: `after` is the sum, and `half` is all of it.
@@ -36,8 +42,9 @@ S ← S + kᵀ v, in two pieces. The latter is 2^8 times k, so that small number
 S is 2^8 times the state; if checkpoints are kept, k of the first half decays to the middle, not to
 the end. r decayed to the end reaches 2^100, too much for float16: r kᵀ and r S are products of two
 pieces of bfloat16 each. A chunk in which a score could exceed 65,504 is taken as one of strong
-decays. Log decays are at least -1e4, and their weights 0 and 1. States are kept in float16, each
-key in a unit of its own, a power of two, which keeps any size and 11 bits of the largest elements.
+decays. Log decays are at least -1e4, and their weights 0 and 1. States are kept in float16, the
+16 keys of a warp in a unit of their own, a power of two, which keeps any size, and 11 bits of
+elements that are at least 2^-28 of the largest.
 
 A chunk whose decays are too strong for this, and those after it, up to one that is not, are
 computed by strong.py, from the same tiles.
@@ -85,6 +92,7 @@ from .tiles import (
     expect_chunk,
     in_float32,
     now,
+    power_of_two,
     product_of,
     rounded,
     save_half,
@@ -153,7 +161,7 @@ def store_weights(s, row, col, HALF: gl.constexpr):
 
 
 @gluon.jit
-def decays(b_w, s, RAW: gl.constexpr):
+def decays(b_w, s, RAW: gl.constexpr, KEEP: gl.constexpr):
     """Stores w in as many pieces as it takes.
 
     Returns:
@@ -163,6 +171,10 @@ def decays(b_w, s, RAW: gl.constexpr):
         b_w = gl.maximum(b_w, MIN_LOG_DECAY, propagate_nan=tl.PropagateNan.ALL)
         store(Split(s.log, s.low), split(b_w))
         return b_w, Split(s.log, s.low)
+    elif s.log.dtype == gl.float16 and KEEP:
+        b_w = at_least(b_w.to(gl.float16), MIN_LOG_DECAY)
+        s.log.store(b_w)
+        return b_w.to(gl.float32), Rounded(s.log)
     elif s.log.dtype == gl.float16:
         b_w = b_w.to(gl.float32)
         b_w = gl.maximum(b_w, MIN_LOG_DECAY, propagate_nan=tl.PropagateNan.ALL)
@@ -209,18 +221,21 @@ def total_of(b_sums, is_sum, HALF: gl.constexpr):
 
 
 @gluon.jit
-def power_of_middle(b_second, s_power, ROUND: gl.constexpr):
-    """About the decays of the second half, as a power of two: it keeps pieces of k as they are."""
+def power_of_middle(b_second, s_up, ROUND: gl.constexpr):
+    """About the decays of the second half, as a power of two: it keeps pieces of k as they are.
+
+    s_up gets its inverse, by which k of the first half is multiplied.
+    """
     if ROUND:
-        b_power = b_second.to(gl.int32).to(gl.float32)
-        s_power.store(b_power)
-        return b_power
+        exponent = b_second.to(gl.int32)
+        s_up.store(power_of_two(-exponent))
+        return exponent.to(gl.float32)
     else:
         return b_second
 
 
 @gluon.jit
-def store_keys(b_k, s, k_tiles, s_power, row, HALF: gl.constexpr, KEEP: gl.constexpr):
+def store_keys(b_k, s, k_tiles, s_up, HALF: gl.constexpr, KEEP: gl.constexpr):
     """k as factors of scores and of S: the same two pieces of bfloat16, or for S of float16.
 
     The latter decay to the middle of the chunk, if in its first half, where states are kept.
@@ -233,8 +248,8 @@ def store_keys(b_k, s, k_tiles, s_power, row, HALF: gl.constexpr, KEEP: gl.const
         b_high = widened(pieces.high)
         b_low = difference(b_k, b_high)
         if KEEP:
-            b_up = gl.exp2(-s_power.load(gl.SliceLayout(0, TILES)))[None, :]
-            b_up = gl.where(row < C // 2, b_up, 1.0)
+            is_first = gl.arange(0, C, ROWS)[:, None] // (C // 2) == 0  # one number for a thread
+            b_up = gl.where(is_first, s_up.load(gl.SliceLayout(0, TILES))[None, :], 1.0)
             b_high, b_low = b_high * b_up, b_low * b_up
         k_of_state = Split(s_more, s.more._reinterpret(gl.float16, [C, C], TILE))
         store(k_of_state, Split(to_float16(b_high), to_float16(b_low)))
@@ -265,21 +280,6 @@ def store_state(b_s, b_total, b_power, s, HALF: gl.constexpr, KEEP: gl.constexpr
 
 
 @gluon.jit
-def store_middle(
-    b_s, b_second, b_power, s, saved, state, there, K: gl.constexpr, V: gl.constexpr,
-    HALF: gl.constexpr,
-):  # fmt: skip
-    """The state in the middle of a chunk, to its checkpoint or into a tile; S at the end of it."""
-    if HALF:
-        b_middle = b_s * gl.exp2(b_power - b_second)[:, None]
-        save_half(b_middle, saved, state, there, KEYS_EXPONENT, K, V, TURNED=False)
-        b_s = now(b_s * gl.exp2(b_power)[:, None])
-    else:
-        s.more.store(rounded(b_s * gl.exp2(-b_second)[:, None]))
-    return b_s
-
-
-@gluon.jit
 def masked(b_a, b_bonus, s_mask, DTYPE: gl.constexpr):
     """Scores before a token and its bonus, as a left factor."""
     bonus, mask = b_bonus.to(DTYPE), s_mask.load(TILES)
@@ -287,13 +287,41 @@ def masked(b_a, b_bonus, s_mask, DTYPE: gl.constexpr):
 
 
 @gluon.jit
-def too_strong(b_total, b_r, b_k, b_bonus, HALF: gl.constexpr):
-    """Whether a chunk's decays are, or r and k so long that a score might exceed float16."""
+def scores_fit(b_r, b_k, b_bonus):
+    """Whether r and k of a token are so short that no score can exceed float16."""
+    squares = gl.sum(b_r * b_r + b_k * b_k, 1)
+    return (squares <= LARGEST) & (b_bonus <= LARGEST) & (b_bonus >= -LARGEST)
+
+
+@gluon.jit
+def bonus_and_state(
+    b_r, b_k, b_u, scale, b_s, saved, i_state, always, K: gl.constexpr, V: gl.constexpr,
+    HALF: gl.constexpr, KEEP: gl.constexpr,
+):  # fmt: skip
+    """Each token's bonus, and 1 where its scores do not fit, if states of float16 are kept.
+
+    Then the state is stored, too.
+    """
+    if KEEP:
+        b_bonus = gl.full([C], 0.0, gl.float32, ROWS)
+        long = gl.full([C], 0, gl.int32, ROWS)
+        if always:
+            b_bonus = gl.sum(b_r * b_k * b_u, 1) * (1.0 if HALF else scale)
+            if HALF:
+                long = gl.where(scores_fit(b_r, b_k, b_bonus), 0, 1)
+                save_half(b_s, saved, i_state, True, KEYS_EXPONENT, K, V, TURNED=False)
+        return b_bonus, long
+    else:
+        return gl.sum(b_r * b_k * b_u, 1) * (1.0 if HALF else scale), 0
+
+
+@gluon.jit
+def too_strong(b_total, b_r, b_k, b_bonus, long, MEASURE: gl.constexpr):
+    """Whether a chunk's decays are, or a score might exceed float16: long is 1, or, to MEASURE."""
     fits = b_total >= -FITS_TO_END  # NaN does not
-    if HALF:
-        squares = gl.sum(b_r * b_r + b_k * b_k, 1)
-        fits &= (squares <= LARGEST) & (b_bonus <= LARGEST) & (b_bonus >= -LARGEST)
-    return gl.max(gl.where(fits, 0, 1), 0) != 0
+    if MEASURE:
+        fits &= scores_fit(b_r, b_k, b_bonus)
+    return gl.max(gl.where(fits, long, 1), 0) != 0
 
 
 @gluon.jit
@@ -315,6 +343,42 @@ def update_state(b_s, k, v, first: gl.constexpr, count: gl.constexpr):
     """Starts S + kᵀ v of some tokens."""
     k, v = transposed(rows_of(k, first, count)), rows_of(v, first, count)
     return plus_product(b_s, k, v, SMALL_FIRST=False)
+
+
+@gluon.jit
+def start_updates(b_s, k, v, zeros, HALF: gl.constexpr, KEEP: gl.constexpr):
+    """Starts S + kᵀ v of a chunk, or of its first half and, of float16, kᵀ v of the second."""
+    if not KEEP:
+        b_s = update_state(b_s, k, v, 0, C)
+        return b_s, b_s
+    b_s = update_state(b_s, k, v, 0, FIRST_HALF)
+    if HALF:
+        later = rows_of(v, FIRST_HALF, FIRST_HALF)
+        return b_s, product(transposed(rows_of(k, FIRST_HALF, FIRST_HALF)), later, zeros)
+    else:
+        return b_s, b_s
+
+
+@gluon.jit
+def second_half(
+    b_s, b_more, k, v, b_second, b_power, s, saved, i_state, H, t, n,
+    K: gl.constexpr, V: gl.constexpr, HALF: gl.constexpr, LATER: gl.constexpr,
+):  # fmt: skip
+    """The state in the middle of a chunk, to its checkpoint or into a tile; S at the end of it.
+
+    Waits for what `start_updates` started, with LATER products since. Of bfloat16 S is only begun.
+    """
+    if HALF:
+        b_s, b_more = warpgroup_mma_wait(LATER, deps=(b_s, b_more))
+        i_state, there = i_state + H, t + C // 2 < n
+        b_middle = b_s * gl.exp2(b_power - b_second)[:, None]
+        save_half(b_middle, saved, i_state, there, KEYS_EXPONENT, K, V, TURNED=False)
+        b_s = now(b_s * gl.exp2(b_power)[:, None])
+        return now(b_s + b_more)
+    else:
+        b_s = warpgroup_mma_wait(LATER, deps=(b_s,))
+        s.more.store(rounded(b_s * gl.exp2(-b_second)[:, None]))
+        return update_state(b_s, k, v, FIRST_HALF, FIRST_HALF)
 
 
 @gluon.jit
@@ -363,8 +427,7 @@ def wkv6_hopper_kernel(
     K: gl.constexpr, V: gl.constexpr,
     CHECKPOINT: gl.constexpr, RAW: gl.constexpr, SCALED: gl.constexpr, HALF: gl.constexpr,
 ):  # fmt: skip
-    """r, k, v, w, o are descriptors of [tokens, H·K] or [tokens, H·V], and checkpoints of
-    [states·K, V].
+    """r, k, v, w, o are descriptors of [tokens, H·K or H·V], checkpoints of [states·K, V].
 
     checkpoints of float16, HALF, are a tensor, and such a state has K / 64 rows more: the exponents
     of its units, of each block of values those of all keys.
@@ -382,8 +445,7 @@ def wkv6_hopper_kernel(
     skipped = skip + i_g.to(gl.int64) * span
     n = gl.minimum(end - start - skipped, span).to(gl.int32)
     first = (start + skipped).to(gl.int32)
-    slot = first_span(cu_seqlens, start, i_n, T, CHECKPOINT) + skipped // CHECKPOINT
-    slot = slot.to(gl.int32)
+    slot = (first_span(cu_seqlens, start, i_n, T, CHECKPOINT) + skipped // CHECKPOINT).to(gl.int32)
 
     DTYPE: gl.constexpr = gl.float16 if HALF else gl.bfloat16
     SUMMED: gl.constexpr = gl.bfloat16 if RAW else DTYPE  # decays
@@ -398,7 +460,7 @@ def wkv6_hopper_kernel(
     one_more = gl.allocate_shared_memory(gl.bfloat16, [1, C, C], TILE)
     one_weights = gl.allocate_shared_memory(gl.int16, [1, C, C], TILE)
     one_mask = gl.allocate_shared_memory(gl.int16, [1, C, C], TILE)
-    s_power = gl.allocate_shared_memory(gl.float32, [C], BY_KEY) if HALF and KEEP else None
+    s_up = gl.allocate_shared_memory(gl.float32, [C], BY_KEY) if HALF and KEEP else None
     inputs, staged = (w, r, k, v), (s_w, s_r, s_k, s_v)
     ready = two_barriers(), two_barriers(), two_barriers(), two_barriers()
     fence_async_shared()
@@ -445,22 +507,27 @@ def wkv6_hopper_kernel(
                 b_w = gl.where(row < n - t, b_w, 0.0)
                 b_v = s_v.index(i).load(TILES)
                 s_v.index(i).store(gl.where(row < n - t, b_v, 0.0).to(DTYPE))
-            b_w, w_pieces = decays(b_w, s, RAW)
+            b_w, w_pieces = decays(b_w, s, RAW, KEEP)
             fence_async_shared()
             tma.store_wait(0)
             copy_chunk(
                 inputs, first + t + C, key_column, value_column, ready, staged, 1 - i, t + C < n
             )
             sums = sums_of_decays(w_pieces, s.after, zeros, no_sums, KEEP)
+            i_state = (slot + t // CHECKPOINT) * H + i_h
+            at_checkpoint, saved = i_state * K + i_k * C, (checkpoints, i_k, i_v, row, col)
             b_r, b_k = in_float32(b_r), in_float32(b_k)
             if not whole:
                 b_k = gl.where(row < n - t, b_k, 0.0)
-            b_bonus = gl.sum(b_r * b_k * b_u, 1) * (1.0 if HALF else scale)
+            always = i_h + t // CHECKPOINT >= 0
+            b_bonus, long = bonus_and_state(
+                b_r, b_k, b_u, scale, b_s, saved, i_state, always, K, V, HALF, KEEP
+            )
             sums = warpgroup_mma_wait(0, deps=sums)
             b_total, b_after = total_of(sums[0], is_sum, HALF), sums[1]
             b_second = by_key(sums[2], is_sum) if KEEP else b_total
-            b_power = power_of_middle(b_second, s_power, HALF and KEEP)
-            if too_strong(b_total, b_r, b_k, b_bonus, HALF):
+            b_power = power_of_middle(b_second, s_up, HALF and KEEP)
+            if too_strong(b_total, b_r, b_k, b_bonus, long, HALF and not KEEP):
                 stop = t
             else:
                 b_after = b_after * to_log2 + KEYS_LOG2 if HALF else b_after * to_log2
@@ -469,38 +536,35 @@ def wkv6_hopper_kernel(
                 if SCALED and not HALF:
                     b_r *= scale
                 v_tile, k_tiles = Rounded(s_v.index(i)), (s_k.index(i), s_w.index(i))
-                k_split, k_of_state = store_keys(b_k, s, k_tiles, s_power, row, HALF, KEEP)
+                k_split, k_of_state = store_keys(b_k, s, k_tiles, s_up, HALF, KEEP)
                 r_left = as_left(split(b_r))
-                if KEEP:
-                    i_state = (slot + t // CHECKPOINT) * H + i_h
-                    at_checkpoint, saved = i_state * K + i_k * C, (checkpoints, i_k, i_v, row, col)
-                    if HALF:
-                        save_half(b_s, saved, i_state, True, KEYS_EXPONENT, K, V, TURNED=False)
-                    else:
-                        s_w.index(i).store(rounded(b_s))
+                if KEEP and not HALF:
+                    s_w.index(i).store(rounded(b_s))
                 b_s, state = store_state(b_s, b_total, b_power, s, HALF, KEEP)
                 fence_async_shared()
                 barrier()  # all warps' parts of the factors are stored
                 expect_chunk(ready, i, t + 2 * C < n)
                 b_a = product(r_left, transposed(k_split), zeros)
                 b_o = product(r_left, state, zeros)
-                if not KEEP:
-                    b_s = update_state(b_s, k_of_state, v_tile, 0, C)
-                else:  # one more checkpoint, in the middle of the chunk
-                    if not HALF:
-                        state_at = [at_checkpoint, i_v * C]
-                        tma.async_copy_shared_to_global(checkpoints, state_at, s_w.index(i))
-                    b_s = update_state(b_s, k_of_state, v_tile, 0, FIRST_HALF)
-                b_a = warpgroup_mma_wait(products(k_of_state, v_tile), deps=(b_a,) + r_left)[0]
+                if KEEP and not HALF:
+                    state_at = [at_checkpoint, i_v * C]
+                    tma.async_copy_shared_to_global(checkpoints, state_at, s_w.index(i))
+                b_s, b_more = start_updates(b_s, k_of_state, v_tile, zeros, HALF, KEEP)
+                UPDATES: gl.constexpr = 2 if KEEP and HALF else 1
+                b_a = warpgroup_mma_wait(
+                    UPDATES * products(k_of_state, v_tile), deps=(b_a,) + r_left
+                )[0]
                 scores = masked(b_a, b_bonus[:, None], s.mask, DTYPE)
                 b_o = plus_product(b_o, scores, v_tile, SMALL_FIRST=False)
-                if KEEP:
-                    b_s = warpgroup_mma_wait(products(scores, v_tile), deps=(b_s,))
-                    b_s = store_middle(
-                        b_s, b_second, b_power, s, saved, i_state + H, t + C // 2 < n, K, V, HALF
-                    )
-                    b_s = update_state(b_s, k_of_state, v_tile, FIRST_HALF, FIRST_HALF)
-                b_o, b_s = warpgroup_mma_wait(0, deps=(b_o, b_s) + scores)[:2]
+                if KEEP:  # one more checkpoint, in the middle of the chunk
+                    b_s = second_half(
+                        b_s, b_more, k_of_state, v_tile, b_second, b_power, s, saved, i_state, H,
+                        t, n, K, V, HALF, products(scores, v_tile),
+                    )  # fmt: skip
+                if KEEP and HALF:
+                    b_o = warpgroup_mma_wait(0, deps=(b_o,) + scores)[0]
+                else:
+                    b_o, b_s = warpgroup_mma_wait(0, deps=(b_o, b_s) + scores)[:2]
                 if HALF:
                     b_o = finished(b_o, b_bonus, s_v.index(i), whole, scale, SCALED)
                 else:

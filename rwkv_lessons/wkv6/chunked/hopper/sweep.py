@@ -45,7 +45,7 @@ It reads r, k, v, w, do and the states before chunks, as much as two of those, a
 tensors of the size of r. The next chunk comes while one is computed. Two programs share an SM.
 
 In float16 do and v are multiplied as they are, and so must be what they meet, or its unit is given:
-S comes in float16, each key in a unit of its own, a power of two, and dS has one unit, by its
+S comes in float16, each key in a unit, a power of two, and dS has one unit, by its
 largest element. Where a chunk is one run, dS meets k 2^q, not k 2^(-m-w), and do meets r 2^p from
 the chunk's start, in two pieces: both only shrink. Scores are 2^-6 of what they are, up to 2^22.
 Inside of a run and between two, factors stay in pieces of bfloat16, two each, as r 2^m reaches

@@ -14,6 +14,27 @@ from ....sequences.hopper_tiles import C as C
 from ....sequences.hopper_tiles import tiles as tiles
 
 TILE = gl.constexpr(gl.NVMMASharedLayout(128, 16, 2))  # in shared memory
+
+# A block of a state in float16, [key, value], in the registers of four warps: 4 values side by side
+# in each thread, 16 in four threads.
+OF_8_BYTES = gl.constexpr(
+    gl.DistributedLinearLayout(
+        [[0, 1], [0, 2], [8, 0], [0, 16], [0, 32]],
+        [[0, 8], [0, 4], [1, 0], [2, 0], [4, 0]],
+        [[16, 0], [32, 0]], [], [64, 64],
+    )
+)  # fmt: skip
+# Warps × their keys: as the rows of a product, and one a thread.
+AS_ROWS = gl.constexpr(
+    gl.DistributedLinearLayout(
+        [[0, 8]], [[0, 0], [0, 0], [0, 1], [0, 2], [0, 4]], [[1, 0], [2, 0]], [], [4, 16]
+    )
+)
+ONE_A_THREAD = gl.constexpr(
+    gl.DistributedLinearLayout(
+        [], [[0, 1], [0, 2], [0, 4], [0, 8], [0, 0]], [[1, 0], [2, 0]], [], [4, 16]
+    )
+)
 barrier = getattr(gl, "barrier", None) or gl.thread_barrier  # its name in Triton 3.7, and in 3.6
 
 
@@ -34,12 +55,12 @@ def in_float32(x):
 
 @gluon.jit
 def at_least(x, least):
-    """The larger of a bfloat16 tile and `least`, element by element; NaN stays."""
-    least = gl.full(x.shape, least, gl.bfloat16, x.type.layout)
-    larger: gl.constexpr = "max.NaN.bf16x2 $0, $1, $2;"
-    return gl.inline_asm_elementwise(
-        larger, "=r,r,r", [x, least], gl.bfloat16, is_pure=True, pack=2
-    )
+    """The larger of a tile of 16 bits and `least`, element by element; NaN stays."""
+    of_bfloat16: gl.constexpr = "max.NaN.bf16x2 $0, $1, $2;"
+    of_float16: gl.constexpr = "max.NaN.f16x2 $0, $1, $2;"
+    larger: gl.constexpr = of_bfloat16 if x.dtype == gl.bfloat16 else of_float16
+    least = gl.full(x.shape, least, x.dtype, x.type.layout)
+    return gl.inline_asm_elementwise(larger, "=r,r,r", [x, least], x.dtype, is_pure=True, pack=2)
 
 
 @gluon.jit
@@ -254,30 +275,69 @@ def power_of_two(exponent):
 
 
 @gluon.jit
+def exponents_of_warps(b_s):
+    """`exponent_of` the largest element of each warp's 16 keys, [4]."""
+    most = gl.reshape(gl.abs(b_s), [4, 2, 8, 8, 4, 2])  # warp, and four of which a thread has two
+    most = gl.max(gl.max(gl.max(most, 5), 3), 1)
+    bits = gl.maximum(most, 2.0**-100).to(gl.int32, bitcast=True)  # ordered as the numbers are
+    bits = gl.max(gl.reshape(bits, [4, 32]), 1)  # of integers: one instruction, redux
+    return gl.convert_layout((bits >> 23) - (127 + 14), gl.SliceLayout(1, AS_ROWS))
+
+
+@gluon.jit
+def of_keys(of_warps, LAYOUT: gl.constexpr):
+    """A number of each warp as one of each of its keys."""
+    of_warps = gl.convert_layout(of_warps, gl.SliceLayout(1, LAYOUT))
+    return gl.reshape(of_warps[:, None] + gl.full([4, 16], 0, gl.int32, LAYOUT), [C])
+
+
+@gluon.jit
+def in_units(b_s):
+    """A block of a state in float16, as it is stored, in units of warps; these units' exponents."""
+    exponents = exponents_of_warps(b_s)
+    ROWS: gl.constexpr = gl.SliceLayout(1, b_s.type.layout)
+    by_row = gl.convert_layout(of_keys(exponents, AS_ROWS), ROWS, assert_trivial=True)
+    stored = to_float16(b_s * power_of_two(-by_row)[:, None])
+    return gl.convert_layout(stored, OF_8_BYTES), exponents
+
+
+@gluon.jit
+def places_of_half(saved, i_state, K: gl.constexpr, V: gl.constexpr):
+    """Where a block of a state in float16 begins, and where its keys' exponents do."""
+    checkpoints, i_k, i_v, _, _ = saved
+    state = checkpoints + i_state.to(gl.int64) * ((K + K // 64) * V)
+    return state + (i_k * C * V + i_v * C), state + (K * V + i_v * K + i_k * C)
+
+
+@gluon.jit
 def save_half(
     b_s, saved, i_state, there, exponent_of_b_s, K: gl.constexpr, V: gl.constexpr,
     TURNED: gl.constexpr,
 ):  # fmt: skip
-    """Stores a block of a state in float16, each key in a unit of its own, and the exponents.
+    """Stores a block of a state in float16, in units, and their exponents, one for each key.
 
-    saved: the checkpoints; which block of keys and of values; and the places of b_s. TURNED: b_s is
-    on its side, and all of its keys have one unit. exponent_of_b_s: of its factor to the state.
+    saved: the checkpoints; which block of keys and of values; and the places of b_s. Units are of
+    warps or, TURNED, where b_s is on its side, of all keys. exponent_of_b_s: of its factor to the
+    state.
     """
-    checkpoints, i_k, i_v, row, col = saved
-    state = checkpoints + i_state.to(gl.int64) * ((K + K // 64) * V)
-    block = state + (i_k * C * V + i_v * C)
-    exponents = state + (K * V + i_v * K + i_k * C)
     if TURNED:
+        block, exponents = places_of_half(saved, i_state, K, V)
+        _, _, _, row, col = saved
         exponent = exponent_of(gl.max(gl.max(gl.abs(b_s), 1), 0))
-        in_units, at = b_s * power_of_two(-exponent), block + col * V + row
+        stored, at = b_s * power_of_two(-exponent), block + col * V + row
         key = gl.arange(0, C, gl.SliceLayout(0, b_s.type.layout))
-        exponent += key * 0
+        gl.store(at, to_float16(stored), (row >= 0) & there)
+        of_key = exponent + key * 0 - exponent_of_b_s
     else:
-        exponent = exponent_of(gl.max(gl.abs(b_s), 1))
-        in_units, at = b_s * power_of_two(-exponent)[:, None], block + row * V + col
-        key = gl.arange(0, C, gl.SliceLayout(1, b_s.type.layout))
-    gl.store(at, to_float16(in_units), (row >= 0) & there)
-    gl.store(exponents + key, (exponent - exponent_of_b_s).to(gl.float16), (key >= 0) & there)
+        stored, of_warps = in_units(b_s)
+        block, exponents = places_of_half(saved, i_state, K, V)
+        row = gl.arange(0, C, gl.SliceLayout(1, OF_8_BYTES))[:, None]
+        col = gl.arange(0, C, gl.SliceLayout(0, OF_8_BYTES))[None, :]
+        gl.store(block + row * V + col, stored, (row >= 0) & there)
+        of_key = of_keys(of_warps - exponent_of_b_s, ONE_A_THREAD)
+        key = gl.arange(0, 4, gl.SliceLayout(1, ONE_A_THREAD))[:, None] * 16
+        key = gl.reshape(key + gl.arange(0, 16, gl.SliceLayout(0, ONE_A_THREAD))[None, :], [C])
+    gl.store(exponents + key, of_key.to(gl.float16), (key >= 0) & there)
 
 
 @gluon.jit
