@@ -24,8 +24,10 @@ TILELANG = "FLA_TILELANG"  # FLA reads at each call whether it may use its TileL
 def fla_function(name, package="rwkv6"):
     """A function of a package of `fla.ops`, with a short search for its kernels' configurations.
 
-    They try dozens each; Triton would time each of them for an eighth of a second: minutes.
+    They try dozens each; Triton would time each of them for an eighth of a second: minutes. What
+    another run chose, perhaps at another size or beside other work, is not taken from its cache.
     """
+    os.environ.setdefault("FLA_CACHE_RESULTS", "0")  # read when fla is imported
     if find_spec("triton"):
         from triton.runtime.autotuner import Autotuner
         from triton.testing import do_bench
