@@ -8,6 +8,8 @@ shared memory. On the path from a chunk to the next are three products.
 
 A tile whose decays are too strong for a map is computed token by token, in float32.
 
+Where sequences are cut (cut.py), four more warps apply the same maps to the identity, with v = 0.
+
 | name               | is                                              |
 |--------------------|-------------------------------------------------|
 | b_s, b_y, b_z, b_o | Sᵀ, yᵀ, zᵀ, oᵀ in float32                       |
@@ -43,7 +45,7 @@ from .layouts import (
     rounded,
     widened,
 )
-from .loads import load_or_zero
+from .loads import load_tile
 from .maps import log_decay
 
 
@@ -69,8 +71,34 @@ def in_pieces(b_y):
 
 
 @gluon.jit
-def apply_chunk(b_s, s_r, s_k, s_v, s_a, s_b, s_small, s_decay, first: gl.constexpr):
+def apply_chunk(
+    b_s, s_r, s_k, s_v, s_a, s_b, s_small, s_decay, first: gl.constexpr, IDENTITY: gl.constexpr
+):
     """One chunk, whose first token in the tile is `first`: the state after it, and oᵀ."""
+    if IDENTITY:
+        b_s, b_o = apply_without_values(b_s, s_r, s_a, s_b, s_small, s_decay, first)
+    else:
+        b_s, b_o = apply_with_values(b_s, s_r, s_k, s_v, s_a, s_b, s_small, s_decay, first)
+    return b_s, b_o
+
+
+@gluon.jit
+def apply_without_values(b_s, s_r, s_a, s_b, s_small, s_decay, first: gl.constexpr):
+    """As `apply_with_values`, with v = 0."""
+    zeros = gl.zeros([N, C], gl.float32, READ)
+    s = as_left(b_s, READ)
+    s_rb, s_t = by_token(s_small.index(1), first), by_token(s_small.index(3), first)
+    b_y = warpgroup_mma(s, by_token(s_a, first), zeros, use_acc=False, is_async=True)
+    b_o = warpgroup_mma(s, by_token(s_r, first), zeros, use_acc=False, is_async=True)
+    b_y = warpgroup_mma_wait(1, deps=(b_y,))
+    y = in_pieces(b_y)
+    b_z = solved(y, s_t, zeros)
+    b_z, b_o = warpgroup_mma_wait(0, deps=(b_z, b_o, s) + y)[:2]
+    return plus_z(b_s, b_o, b_z, s_b, s_rb, s_decay, first)
+
+
+@gluon.jit
+def apply_with_values(b_s, s_r, s_k, s_v, s_a, s_b, s_small, s_decay, first: gl.constexpr):
     zeros = gl.zeros([N, C], gl.float32, READ)
     v = s_v.slice(first, C, 0).permute((1, 0)).load(gl.DotOperandLayout(0, READ, 2))
     v_wide = gl.convert_layout(v, gl.DotOperandLayout(0, STATE, 2))
@@ -86,6 +114,12 @@ def apply_chunk(b_s, s_r, s_k, s_v, s_a, s_b, s_small, s_decay, first: gl.conste
     y = in_pieces(b_y)
     b_z = solved(y, s_t, zeros)
     b_z, b_o, b_s = warpgroup_mma_wait(0, deps=(b_z, b_o, b_s, s, v, v_wide) + y)[:3]
+    return plus_z(b_s, b_o, b_z, s_b, s_rb, s_decay, first)
+
+
+@gluon.jit
+def plus_z(b_s, b_o, b_z, s_b, s_rb, s_decay, first: gl.constexpr):
+    """What z adds to the state and to o of a chunk; then the state's decay."""
     z = as_left(b_z, READ)
     z_wide = gl.convert_layout(z, gl.DotOperandLayout(0, STATE, 2))
     b_s = warpgroup_mma(z_wide, s_b.slice(first, C, 0), b_s, is_async=True)
@@ -96,7 +130,7 @@ def apply_chunk(b_s, s_r, s_k, s_v, s_a, s_b, s_small, s_decay, first: gl.conste
 
 
 @gluon.jit
-def apply_chunks(b_s, tiles, s_o, s_decay, i):
+def apply_chunks(b_s, tiles, s_o, s_decay, i, IDENTITY: gl.constexpr):
     """The four chunks of the tile in stage i: the state after them. o of the tile is in s_o."""
     s_r, s_w, s_k, s_v, s_a, s_b = tiles
     s_small = s_w.index(i)._reinterpret(gl.bfloat16, [4, N, C], SMALL)
@@ -106,14 +140,16 @@ def apply_chunks(b_s, tiles, s_o, s_decay, i):
     for j in gl.static_range(CHUNKS):
         b_s, b_o = apply_chunk(
             b_s, s_r.index(i), s_k.index(i), s_v.index(i), s_a.index(i), s_b.index(i),
-            s_small, s_decays.index(CHUNKS * i + j), C * j,
+            s_small, s_decays.index(CHUNKS * i + j), C * j, IDENTITY,
         )  # fmt: skip
         s_o.slice(C * j, C, 0).permute((1, 0)).store(rounded(b_o))
     return b_s
 
 
 @gluon.jit
-def apply_tokens(b_s, rows, o_rows, at, step, count, scale, cut, DECAY: gl.constexpr):
+def apply_tokens(
+    b_s, rows, o_rows, at, step, count, scale, DECAY: gl.constexpr, IDENTITY: gl.constexpr
+):
     """The recurrence for `count` tokens, for any decay: the state after them. Stores their o.
 
     rows: r, w, k, v, a, b in global memory. at: of the first token there; step: to the next one.
@@ -126,7 +162,7 @@ def apply_tokens(b_s, rows, o_rows, at, step, count, scale, cut, DECAY: gl.const
         b_z = gl.sum(b_s * gl.load(a + at + key).to(gl.float32)[None, :], 1)
         b_s *= gl.exp2(b_w * LOG2E)[None, :]
         b_s += b_z[:, None] * gl.load(b + at + key).to(gl.float32)[None, :]
-        if cut is None or cut[0] == 0:
+        if not IDENTITY:
             b_v = gl.load(v + at + value).to(gl.float32)
             b_s += b_v[:, None] * gl.load(k + at + key).to(gl.float32)[None, :]
         b_r = gl.load(r + at + key).to(gl.float32) * scale
@@ -150,17 +186,6 @@ def store_tile(o, o_rows, s_o, row, column, at, step, left):
 
 
 @gluon.jit
-def store_o(o, o_rows, s_o, row, column, at, step, tokens, cut):
-    """`store_tile` to o, or to that of the identity."""
-    if cut is None:
-        store_tile(o, o_rows, s_o, row, column, at, step, tokens)
-    elif cut[0] != 0:
-        store_tile(cut[2], o_rows, s_o, row, column, at, step, tokens)
-    else:
-        store_tile(o, o_rows, s_o, row, column, at, step, tokens)
-
-
-@gluon.jit
 def state_offsets(zero):
     """Of a state [keys, values], as Sᵀ is laid out."""
     value = gl.arange(0, N, gl.SliceLayout(1, STATE))[:, None]
@@ -174,10 +199,10 @@ def first_state(s0, has_s0, i_s):
 
 
 @gluon.jit
-def plus_identity(b_s, is_identity):
+def identity_state():
     row = gl.arange(0, N, gl.SliceLayout(1, STATE))[:, None]
     col = gl.arange(0, N, gl.SliceLayout(0, STATE))[None, :]
-    return gl.where((row == col) & (is_identity != 0), 1.0, b_s)
+    return gl.where(row == col, 1.0, 0.0)
 
 
 @gluon.jit
@@ -196,54 +221,77 @@ def keep_state(states, b_s, at):
 
 @gluon.jit
 def apply_tile(
-    b_s, described, rows, o, o_rows, states, tiles, s_o, s_decay, loaded, place, first, scale, cut,
-    FORM: gl.constexpr,
+    b_s, rows, o, o_rows, states, tiles, s_o, s_decay, place, first, scale,
+    FORM: gl.constexpr, IDENTITY: gl.constexpr,
 ):  # fmt: skip
-    """The maps of a tile whose first token is `first`. Then its stage is loaded again.
+    """The maps of a tile whose first token is `first`: the state after it.
 
     place: of a sequence and head, its first token, how many it has, the column in a row of `step`
-    elements, and the first of its states that are kept.
+    elements, the first of its states that are kept, and by how many rows its o is elsewhere.
     """
-    start, n, column, step, kept_at = place
+    start, n, column, step, kept_at, shift = place
     if states is not None:
         keep_state(states, b_s, kept_at + step.to(gl.int64) * first)
     i = first // N % STAGES
     row, left, at = (start + first).to(gl.int32), n - first, (start + first) * step + column
-    row_o = row
-    if FORM.CUT:
-        row_o += cut[1]
+    if IDENTITY:
+        row += shift
     if FORM.DECAY == OF_CLAMP:
-        b_s = apply_chunks(b_s, tiles, s_o, s_decay, i)
-        store_o(o, o_rows, s_o, row_o, column, at, step, left, cut)
+        b_s = apply_chunks(b_s, tiles, s_o, s_decay, i, IDENTITY)
+        store_tile(o, o_rows, s_o, row, column, at, step, left)
     elif gl.min(s_decay.index(i).load(IN_A_WARP), 0) >= 0.0:
-        b_s = apply_chunks(b_s, tiles, s_o, s_decay, i)
-        store_o(o, o_rows, s_o, row_o, column, at, step, left, cut)
+        b_s = apply_chunks(b_s, tiles, s_o, s_decay, i, IDENTITY)
+        store_tile(o, o_rows, s_o, row, column, at, step, left)
     else:
-        b_s = apply_tokens(b_s, rows, o_rows, at, step, gl.minimum(left, N), scale, cut, FORM.DECAY)
+        count = gl.minimum(left, N)
+        b_s = apply_tokens(b_s, rows, o_rows, at, step, count, scale, FORM.DECAY, IDENTITY)
         barrier()
-    load_or_zero(described, tiles, loaded, i, row + STAGES * N, column, left > STAGES * N, 3, cut)
     return b_s
 
 
 @gluon.jit
 def apply_maps(
-    described, rows, s0, o, o_rows, s1, states, tiles, s_o, s_decay, loaded, mapped, place, has_s0,
-    i_s0, i_s, scale, cut, FORM: gl.constexpr,
+    described, rows, s0, o, o_rows, s1, states, tiles, s_o, s_decay, loaded, mapped, beside, place,
+    has_s0, i_s0, i_s, scale, FORM: gl.constexpr,
 ):  # fmt: skip
-    """The warps that apply maps: of one tile after the other, as soon as they are there."""
+    """The warps that apply maps: of one tile after the other, as soon as they are there.
+
+    beside: None, or whether `apply_to_identity` runs, too, and the barriers at which it has read a
+    tile. Then its stage is loaded again.
+    """
+    start, n, column = place[:3]
     b_s = first_state(s0, has_s0, i_s0)
-    if FORM.CUT:
-        b_s = plus_identity(b_s, cut[0])
-        if cut[0] != 0:
-            o_rows, s1 = cut[3], cut[4]
-            if states is not None:
-                states = cut[5]
-        o_rows += cut[1].to(gl.int64) * place[3]
-    for first in range(0, place[1], N):
-        mbarrier.wait(mapped.index(first // N % STAGES), first // N // STAGES % 2)
+    for first in range(0, n, N):
+        i, phase = first // N % STAGES, first // N // STAGES % 2
+        mbarrier.wait(mapped.index(i), phase)
         b_s = apply_tile(
-            b_s, described, rows, o, o_rows, states, tiles, s_o, s_decay, loaded, place, first,
-            scale, cut, FORM,
-        )  # fmt: skip
+            b_s, rows, o, o_rows, states, tiles, s_o, s_decay, place, first, scale, FORM, False
+        )
+        if beside is not None:
+            mbarrier.wait(beside[1].index(i), phase, pred=beside[0])
+        row = (start + first).to(gl.int32) + STAGES * N
+        load_tile(described, tiles, loaded, i, row, column, n - first > STAGES * N)
     tma.store_wait(0)
-    store_state(s1, b_s, i_s, place[1])
+    store_state(s1, b_s, i_s, n)
+
+
+@gluon.jit
+def apply_to_identity(
+    rows, o, o_rows, s1, states, tiles, s_o, s_decay, mapped, beside, place, i_s, scale,
+    FORM: gl.constexpr,
+):  # fmt: skip
+    """Warps that apply the same maps to the identity, with v = 0; or do nothing."""
+    runs, applied = beside
+    if runs:
+        n = place[1]
+        o_rows += place[5].to(gl.int64) * place[3]
+        b_s = identity_state()
+        for first in range(0, n, N):
+            i, phase = first // N % STAGES, first // N // STAGES % 2
+            mbarrier.wait(mapped.index(i), phase)
+            b_s = apply_tile(
+                b_s, rows, o, o_rows, states, tiles, s_o, s_decay, place, first, scale, FORM, True
+            )
+            mbarrier.arrive(applied.index(i), count=1)
+        tma.store_wait(0)
+        store_state(s1, b_s, i_s, n)

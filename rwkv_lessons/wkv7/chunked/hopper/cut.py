@@ -1,16 +1,15 @@
 """Sequences of few heads, cut into segments whose programs run at the same time.
 
 The sweep of a segment starts from zeros, except that of the first one, which starts from s0. Beside
-it a program sweeps the identity through the segment, with v = 0. If S is the state before the
-segment, and Q what the identity's columns give instead of o,
+it four more warps of the program sweep the identity through the segment, with v = 0 and the same
+maps. If S is the state before the segment, and Q what the identity's columns give instead of o,
 
     o += Q S        the state before each tile, and after the segment:  += M S
 
 So the states between segments follow one after the other (`wkv7_join_kernel` of ../segments.py),
 and then a launch of all tiles adds their share. Back, the gradient of the state takes the same way.
 If the tokens before are another GPU's, the identity is swept through the first segment, too.
-Exact for any decay. With G segments the chain is a G-th as long; tiles are read twice, but the
-second time from the L2 cache.
+Exact for any decay. With G segments the chain is a G-th as long.
 """
 
 import torch
@@ -31,27 +30,25 @@ COUNT = 4  # of 64 tokens that a program adds a share to
 
 
 @gluon.jit
-def place_of_segment(
-    j, i_h, H, has_state, sequences, segments, identities, REVERSE: gl.constexpr
+def identity_of_segment(
+    i_n, i_h, H, has_state, segments, identities, REVERSE: gl.constexpr
 ):  # fmt: skip
-    """Which segment a program sweeps, and from what.
+    """What else a program of segment i_n has to know.
 
     Args:
-        j: of the program, over H; sequences: how many segments there are, of all sequences.
         segments, identities: of a sequence; and how many of them, the last ones in the direction of
             the sweep, the identity is swept through.
 
     Returns:
-        i: of the segment; its place in the results, which of the identity's are others; whether it
-        sweeps the identity; whether it starts from a state that was given, and where that is.
+        Whether it is swept through this one; the segment's place among those that it is swept
+        through; whether the segment starts from a state that was given, and where that is.
     """
-    q, first = j - sequences, 0 if REVERSE else segments - identities
-    is_identity = q >= 0
-    i = gl.where(is_identity, q // identities * segments + q % identities + first, j)
-    starts = i % segments == (segments - 1 if REVERSE else 0)
-    has_state = gl.where(starts & (q < 0), has_state, 0)
-    i_state = (i // segments * H + i_h) * N * N
-    return i, gl.where(is_identity, q, j), is_identity.to(gl.int32), has_state, i_state
+    i = i_n % segments
+    turn = segments - 1 - i if REVERSE else i
+    place = i_n // segments * identities + (i if REVERSE else i - segments + identities)
+    has_state = gl.where(turn == 0, has_state, 0)
+    i_state = (i_n // segments * H + i_h) * N * N
+    return turn >= segments - identities, place, has_state, i_state
 
 
 @assembled

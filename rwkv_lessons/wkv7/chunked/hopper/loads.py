@@ -34,27 +34,6 @@ def load_tile(inputs, tiles, loaded, i, row, column, pred):
 
 
 @gluon.jit
-def load_or_zero(
-    inputs, tiles, loaded, i, row, column, pred, which: gl.constexpr, cut
-):  # fmt: skip
-    """As `load_tile`, with zeros for input `which` in a program of the identity (cut.py).
-
-    cut: None, or a tuple whose first element is 1 there. The tile of zeros is past the tensor's
-    last row.
-    """
-    if cut is None:
-        load_tile(inputs, tiles, loaded, i, row, column, pred)
-    else:
-        for n in gl.static_range(len(loaded)):
-            mbarrier.expect(loaded[n].index(i), BYTES, pred=pred)
-        for n in gl.static_range(len(loaded)):
-            at = [row + cut[0] * 2**30 if n == which else row, column]
-            tma.async_copy_global_to_shared(
-                inputs[n], at, loaded[n].index(i), tiles[n].index(i), pred=pred
-            )
-
-
-@gluon.jit
 def wait_for_tile(loaded, i, phase):
     """Until all of its inputs are there."""
     for n in gl.static_range(len(loaded)):

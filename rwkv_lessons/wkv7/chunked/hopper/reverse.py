@@ -38,9 +38,17 @@ from ....runtime.launch_tiles import launch_tiles
 from ....sequences.arguments import sequences_in
 from ....sequences.spans import first_span, sequence_bounds
 from ...decays import FORMS, OF_CLAMP, RAW
-from .apply import by_token, first_state, in_pieces, plus_identity, solved, store_state
-from .cut import add_segments, for_identity, place_of_segment, segments_for
-from .forward import MAP_REGISTERS, REGISTERS, spans_of, tiles_of
+from .apply import by_token, first_state, identity_state, in_pieces, solved, store_state
+from .cut import add_segments, for_identity, identity_of_segment, segments_for
+from .forward import (
+    CUT_MAP_REGISTERS,
+    CUT_REGISTERS,
+    CUT_STATE_REGISTERS,
+    MAP_REGISTERS,
+    REGISTERS,
+    spans_of,
+    tiles_of,
+)
 from .layouts import (
     CHUNKS,
     FLAT,
@@ -61,7 +69,7 @@ from .layouts import (
     rounded,
     times_transposed,
 )
-from .loads import barriers, load_or_zero, wait_for_tile
+from .loads import barriers, load_tile, wait_for_tile
 from .maps import by_chunk, clear_tail, decayed, log_decay, store_decays, store_inverse
 
 
@@ -118,9 +126,32 @@ def make_maps(tiles, s_decay, loaded, mapped, n, scale, DECAY: gl.constexpr, SCA
 
 
 @gluon.jit
-def apply_chunk(b_ds, s_r, s_a, s_b, s_do, s_rb, s_t, s_decay, first: gl.constexpr):
+def apply_chunk(
+    b_ds, s_r, s_a, s_b, s_do, s_rb, s_t, s_decay, first: gl.constexpr, IDENTITY: gl.constexpr
+):
     """One chunk, whose first token in the tile is `first`: from dS after it to dS before it."""
     b_ds *= s_decay.load(gl.SliceLayout(0, STATE))[None, :]
+    if IDENTITY:
+        b_ds = apply_without_do(b_ds, s_a, s_b, s_t, first)
+    else:
+        b_ds = apply_with_do(b_ds, s_r, s_a, s_b, s_do, s_rb, s_t, first)
+    return b_ds
+
+
+@gluon.jit
+def apply_without_do(b_ds, s_a, s_b, s_t, first: gl.constexpr):
+    """As `apply_with_do`, with do = 0."""
+    zeros = gl.zeros([N, C], gl.float32, READ)
+    ds = as_left(b_ds, READ)
+    b_dz = warpgroup_mma(ds, by_token(s_b, first), zeros, use_acc=False, is_async=True)
+    b_dz = warpgroup_mma_wait(0, deps=(b_dz, ds))[0]
+    dz = in_pieces(b_dz)
+    b_dy = warpgroup_mma_wait(0, deps=(solved(dz, s_t.slice(first, C, 0), zeros),) + dz)[0]
+    return plus_dy(b_ds, b_dy, s_a, first)
+
+
+@gluon.jit
+def apply_with_do(b_ds, s_r, s_a, s_b, s_do, s_rb, s_t, first: gl.constexpr):
     zeros = gl.zeros([N, C], gl.float32, READ)
     do = s_do.slice(first, C, 0).permute((1, 0)).load(gl.DotOperandLayout(0, READ, 2))
     do_wide = gl.convert_layout(do, gl.DotOperandLayout(0, STATE, 2))
@@ -132,6 +163,11 @@ def apply_chunk(b_ds, s_r, s_a, s_b, s_do, s_rb, s_t, s_decay, first: gl.constex
     dz = in_pieces(b_dz)
     b_dy = solved(dz, s_t.slice(first, C, 0), zeros)
     b_dy, b_ds = warpgroup_mma_wait(0, deps=(b_dy, b_ds, ds, do, do_wide) + dz)[:2]
+    return plus_dy(b_ds, b_dy, s_a, first)
+
+
+@gluon.jit
+def plus_dy(b_ds, b_dy, s_a, first: gl.constexpr):
     dy_wide = as_left(b_dy, READ)
     dy_wide = gl.convert_layout(dy_wide, gl.DotOperandLayout(0, STATE, 2))
     b_ds = warpgroup_mma(dy_wide, s_a.slice(first, C, 0), b_ds, is_async=True)
@@ -139,7 +175,7 @@ def apply_chunk(b_ds, s_r, s_a, s_b, s_do, s_rb, s_t, s_decay, first: gl.constex
 
 
 @gluon.jit
-def apply_tokens(b_ds, rows, at, step, count, scale, cut, DECAY: gl.constexpr):
+def apply_tokens(b_ds, rows, at, step, count, scale, DECAY: gl.constexpr, IDENTITY: gl.constexpr):
     """The recurrence back over `count` tokens, for any decay: dS before them.
 
     rows: r, w, a, b, do in global memory. at: of the last token there; step: to the next one.
@@ -149,11 +185,9 @@ def apply_tokens(b_ds, rows, at, step, count, scale, cut, DECAY: gl.constexpr):
     value = gl.arange(0, N, gl.SliceLayout(1, STATE))
     for _ in range(count):
         b_w = log_decay(gl.load(w + at + key).to(gl.float32), DECAY)
-        has_do = value >= 0
-        if cut is not None:
-            has_do &= cut[0] == 0
-        b_do = gl.load(do + at + value, has_do, 0.0).to(gl.float32) * scale
-        b_ds += b_do[:, None] * gl.load(r + at + key).to(gl.float32)[None, :]
+        if not IDENTITY:
+            b_do = gl.load(do + at + value).to(gl.float32) * scale
+            b_ds += b_do[:, None] * gl.load(r + at + key).to(gl.float32)[None, :]
         b_dz = gl.sum(b_ds * gl.load(b + at + key).to(gl.float32)[None, :], 1)
         b_ds *= gl.exp2(b_w * LOG2E)[None, :]
         b_ds += b_dz[:, None] * gl.load(a + at + key).to(gl.float32)[None, :]
@@ -162,7 +196,7 @@ def apply_tokens(b_ds, rows, at, step, count, scale, cut, DECAY: gl.constexpr):
 
 
 @gluon.jit
-def apply_chunks(b_ds, tiles, s_decay, i):
+def apply_chunks(b_ds, tiles, s_decay, i, IDENTITY: gl.constexpr):
     """From dS after the tile in stage i to dS before it, by its maps."""
     r, w, a, b, do = tiles
     s_rb, s_t = pairs_of(w.index(i))
@@ -170,66 +204,98 @@ def apply_chunks(b_ds, tiles, s_decay, i):
     for j in gl.static_range(CHUNKS - 1, -1, -1):
         b_ds = apply_chunk(
             b_ds, r.index(i), a.index(i), b.index(i), do.index(i), s_rb, s_t,
-            s_decays.index(CHUNKS * i + j), C * j,
+            s_decays.index(CHUNKS * i + j), C * j, IDENTITY,
         )  # fmt: skip
     return b_ds
 
 
 @gluon.jit
-def apply_tile(b_ds, rows, tiles, s_decay, i, at, step, count, scale, cut, DECAY: gl.constexpr):
+def apply_tile(
+    b_ds, rows, tiles, s_decay, i, at, step, count, scale,
+    DECAY: gl.constexpr, IDENTITY: gl.constexpr,
+):  # fmt: skip
     """The same of `count` tokens, whatever their decays."""
     if DECAY == OF_CLAMP:
-        b_ds = apply_chunks(b_ds, tiles, s_decay, i)
+        b_ds = apply_chunks(b_ds, tiles, s_decay, i, IDENTITY)
     elif gl.min(s_decay.index(i).load(IN_A_WARP), 0) >= 0.0:
-        b_ds = apply_chunks(b_ds, tiles, s_decay, i)
+        b_ds = apply_chunks(b_ds, tiles, s_decay, i, IDENTITY)
     else:
-        b_ds = apply_tokens(b_ds, rows, at + (count - 1) * step, step, count, scale, cut, DECAY)
+        at += (count - 1) * step
+        b_ds = apply_tokens(b_ds, rows, at, step, count, scale, DECAY, IDENTITY)
     return b_ds
 
 
 @gluon.jit
-def apply_maps(tensors, shared, place, has_ds1, i_s1, i_s, scale, cut, DECAY: gl.constexpr):
-    """The warps that apply maps, from the last tile to the first, as soon as they are there.
+def next_tile(
+    b_ds, rows, d_states, tiles, s_ds, s_decay, mapped, place, turn, scale,
+    DECAY: gl.constexpr, IDENTITY: gl.constexpr,
+):  # fmt: skip
+    """The maps of the tile of a turn, as soon as they are there: dS before it. Stores dS after it.
 
     place: of a sequence and head, its first token, how many it has, the column in a row of `step`
     elements, and the first row of its dS in d_states, which has H · 64 rows for each tile.
     """
+    start, n, column, step, state_row = place
+    i, first = turn % STAGES, (gl.cdiv(n, N) - 1 - turn) * N
+    s_ds.index(i).store(rounded(b_ds))
+    mbarrier.wait(mapped.index(i), turn // STAGES % 2)
+    at, tokens = (start + first) * step + column, gl.minimum(n - first, N)
+    b_ds = apply_tile(b_ds, rows, tiles, s_decay, i, at, step, tokens, scale, DECAY, IDENTITY)
+    fence_async_shared()
+    tma.store_wait(0)  # dS of the turn before has left
+    barrier()  # all warps' parts of dS are stored, and all have read the tiles of this stage
+    row = state_row + first // N * step
+    tma.async_copy_shared_to_global(d_states, [row, 0], s_ds.index(i))
+    return b_ds
+
+
+@gluon.jit
+def apply_maps(tensors, shared, beside, place, has_ds1, i_s1, i_s, scale, DECAY: gl.constexpr):
+    """The warps that apply maps, from the last tile to the first.
+
+    beside: as that of apply.py.
+    """
     described, rows, ds1, d_states, ds0 = tensors
     tiles, s_ds, s_decay, loaded, mapped = shared
-    start, n, column, step, state_row = place
+    start, n, column = place[:3]
     b_ds = first_state(ds1, has_ds1, i_s1)
-    if cut is not None:
-        b_ds = plus_identity(b_ds, cut[0])
-        if cut[0] != 0:
-            ds0 = cut[2]
     count = gl.cdiv(n, N)
     for turn in range(0, count):
+        b_ds = next_tile(
+            b_ds, rows, d_states, tiles, s_ds, s_decay, mapped, place, turn, scale, DECAY, False
+        )
         i, first = turn % STAGES, (count - 1 - turn) * N
-        s_ds.index(i).store(rounded(b_ds))
-        mbarrier.wait(mapped.index(i), turn // STAGES % 2)
-        at, tokens = (start + first) * step + column, gl.minimum(n - first, N)
-        b_ds = apply_tile(b_ds, rows, tiles, s_decay, i, at, step, tokens, scale, cut, DECAY)
-        fence_async_shared()
-        tma.store_wait(0)  # dS of the turn before has left
-        barrier()  # all warps' parts of dS are stored, and all have read the tiles of this stage
-        row = state_row + first // N * step
-        if cut is None:
-            tma.async_copy_shared_to_global(d_states, [row, 0], s_ds.index(i))
-        elif cut[0] != 0:
-            tma.async_copy_shared_to_global(cut[1], [row, 0], s_ds.index(i))
-        else:
-            tma.async_copy_shared_to_global(d_states, [row, 0], s_ds.index(i))
+        if beside is not None:
+            mbarrier.wait(beside[1].index(i), turn // STAGES % 2, pred=beside[0])
         row = (start + first).to(gl.int32) - STAGES * N
-        load_or_zero(described, tiles, loaded, i, row, column, first >= STAGES * N, 4, cut)
+        load_tile(described, tiles, loaded, i, row, column, first >= STAGES * N)
     tma.store_wait(0)
     store_state(ds0, b_ds, i_s, n)
 
 
+@gluon.jit
+def apply_to_identity(tensors, shared, beside, place, i_s, scale, DECAY: gl.constexpr):
+    """Warps that apply the same maps to the identity, with do = 0; or do nothing."""
+    rows, d_states, ds0 = tensors
+    tiles, s_ds, s_decay, mapped = shared
+    runs, applied = beside
+    if runs:
+        n = place[1]
+        b_ds = identity_state()
+        for turn in range(0, gl.cdiv(n, N)):
+            b_ds = next_tile(
+                b_ds, rows, d_states, tiles, s_ds, s_decay, mapped, place, turn, scale, DECAY, True
+            )
+            mbarrier.arrive(applied.index(turn % STAGES), count=1)
+        tma.store_wait(0)
+        store_state(ds0, b_ds, i_s, n)
+
+
 @assembled
-@gluon.jit(do_not_specialize=["has_ds1", "T", "H", "scale", "sequences", "segments", "identities"])
+@gluon.jit(do_not_specialize=["has_ds1", "T", "H", "scale", "segments", "identities"])
 def wkv7_reverse_kernel(
     r, w, a, b, do, r_rows, w_rows, a_rows, b_rows, do_rows, ds1, cu_seqlens, d_states, ds0,
-    d_states_i, ds0_i, has_ds1, T, H, scale, sequences, segments, identities,
+    d_states_i, ds0_i, has_ds1, T, H, scale, segments, identities,
     DECAY: gl.constexpr, SCALED: gl.constexpr, CUT: gl.constexpr,
 ):  # fmt: skip
     """r, w, a, b and do are descriptors of [tokens, H·64]; *_rows are the same tensors, for tiles
@@ -238,13 +304,12 @@ def wkv7_reverse_kernel(
     ds0 has the segments of a sequence from its last one to its first.
     """
     i_n, i_h = (gl.program_id(0) // H).to(gl.int64), gl.program_id(0) % H
-    i_out, cut, i_s1 = i_n, None, (i_n * H + i_h) * N * N
+    i_s1 = (i_n * H + i_h) * N * N
     i_s = i_s1
     if CUT:
-        i_n, i_out, is_identity, has_ds1, i_s1 = place_of_segment(
-            i_n, i_h, H, has_ds1, sequences, segments, identities, True
+        runs, i_out, has_ds1, i_s1 = identity_of_segment(
+            i_n, i_h, H, has_ds1, segments, identities, True
         )
-        cut = is_identity, d_states_i, ds0_i
         turned = i_n // segments * segments + segments - 1 - i_n % segments
         i_s = (turned * H + i_h) * N * N
     start, end = sequence_bounds(cu_seqlens, i_n, T)
@@ -260,22 +325,39 @@ def wkv7_reverse_kernel(
     mapped = barriers()
     fence_async_shared()
     barrier()  # the barriers are there
-    state_row = ((first_span(cu_seqlens, start, i_out, T, N) * H + i_h) * N).to(gl.int32)
+    state_row = ((first_span(cu_seqlens, start, i_n, T, N) * H + i_h) * N).to(gl.int32)
     tiles, place = (s_r, s_w, s_a, s_b, s_do), (start, n, column, H * N, state_row)
     described, rows = (r, w, a, b, do), (r_rows, w_rows, a_rows, b_rows, do_rows)
     first = gl.cdiv(n, N) * N - N
     row = (start + first).to(gl.int32)
-    load_or_zero(described, tiles, loaded, 0, row, column, 0 < n, 4, cut)
-    load_or_zero(described, tiles, loaded, 1, row - N, column, N < n, 4, cut)
+    load_tile(described, tiles, loaded, 0, row, column, 0 < n)
+    load_tile(described, tiles, loaded, 1, row - N, column, N < n)
     tensors, shared = (described, rows, ds1, d_states, ds0), (tiles, s_ds, s_decay, loaded, mapped)
-    gl.warp_specialize(
-        [
-            (apply_maps, (tensors, shared, place, has_ds1, i_s1, i_s, scale, cut, DECAY)),
-            (make_maps, (tiles, s_decay, loaded, mapped, n, scale, DECAY, SCALED)),
-        ],
-        [4],
-        [MAP_REGISTERS],
-    )
+    if CUT:
+        s_ds_i = gl.allocate_shared_memory(gl.bfloat16, [STAGES, N, N], TILE)
+        beside = runs, barriers()
+        row_i = ((first_span(cu_seqlens, start, i_out, T, N) * H + i_h) * N).to(gl.int32)
+        place_i, tensors_i = (start, n, column, H * N, row_i), (rows, d_states_i, ds0_i)
+        shared_i = tiles, s_ds_i, s_decay, mapped
+        fence_async_shared()
+        gl.warp_specialize(
+            [
+                (apply_maps, (tensors, shared, beside, place, has_ds1, i_s1, i_s, scale, DECAY)),
+                (apply_to_identity, (tensors_i, shared_i, beside, place_i, i_s, scale, DECAY)),
+                (make_maps, (tiles, s_decay, loaded, mapped, n, scale, DECAY, SCALED)),
+            ],
+            [4, 4],
+            [CUT_STATE_REGISTERS, CUT_MAP_REGISTERS],
+        )
+    else:
+        gl.warp_specialize(
+            [
+                (apply_maps, (tensors, shared, None, place, has_ds1, i_s1, i_s, scale, DECAY)),
+                (make_maps, (tiles, s_decay, loaded, mapped, n, scale, DECAY, SCALED)),
+            ],
+            [4],
+            [MAP_REGISTERS],
+        )
 
 
 def state_gradients(
@@ -299,17 +381,17 @@ def state_gradients(
     d_states = r.new_empty((spans_of(r, cu_seqlens), H, V, K))
     G = segments_for(r, cu_seqlens, True)
     ds0 = r.new_empty((S * G, H, K, V), dtype=torch.float32)
-    of_identity, programs = (None, None, None), S * H
+    of_identity = None, None, None
     count = G if enters else G - 1  # segments through which the identity is swept
     if count:
-        of_identity, programs = for_identity(G, count, None, ds0, d_states), (G + count) * S * H
+        of_identity = for_identity(G, count, None, ds0, d_states)
     launch(
-        programs,
+        S * G * H,
         (*map(tiles_of, inputs), *inputs, ds0 if ds1 is None else ds1.contiguous(),
          None if cu_seqlens is None else cu_seqlens.contiguous(),
          tiles_of(d_states.view(-1, 1, K)), ds0,
          tiles_of(of_identity[2].view(-1, 1, K)) if count else None, of_identity[1]),
-        (int(ds1 is not None), T // G, H, scale, S * G, G, count),
+        (int(ds1 is not None), T // G, H, scale, G, count),
         (FORMS[decay], scale != 1.0, count > 0),
     )  # fmt: skip
     if G > 1 or between is not None:
@@ -318,5 +400,6 @@ def state_gradients(
 
 
 def launch(programs, tensors, numbers, constants):
-    grid, options = (programs, 1, 1), {"maxnreg": REGISTERS}
+    _, _, cut = constants
+    grid, options = (programs, 1, 1), {"maxnreg": CUT_REGISTERS if cut else REGISTERS}
     launch_tiles(wkv7_reverse_kernel, grid, 4, tensors, numbers, constants, **options)
