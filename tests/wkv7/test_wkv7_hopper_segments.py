@@ -29,20 +29,26 @@ def simulated(monkeypatch):
         monkeypatch.setattr(module, launch, simulator(Mutable(getattr(module, name))))
 
 
-def cut_into(monkeypatch, G):
+def cut_into(monkeypatch, G, beside=False):
+    """beside: the identity is swept by more warps of the same programs, not by other programs."""
     for module in (forward, reverse):
         monkeypatch.setattr(module, "segments_for", lambda *_: G)
+    if beside:
+        for module in (forward, reverse):
+            monkeypatch.setattr(module, "programs_for", lambda r, n, _: (n, cut.BESIDE.value))
 
 
+@pytest.mark.parametrize("beside", [False, True])
 @pytest.mark.parametrize("w", [-0.02, "mixed", -math.inf])
-def test_values_and_gradients_are_those_of_the_recurrence(w, monkeypatch):
-    cut_into(monkeypatch, 2)
+def test_values_and_gradients_are_those_of_the_recurrence(w, beside, monkeypatch):
+    cut_into(monkeypatch, 2, beside)
     x = make(2, 128, 1, 64, 64, w, torch.bfloat16)
     near(trained(x), in_float64(x), LIMIT)
 
 
-def test_more_segments_a_scale_and_decays_of_a_parameter(monkeypatch):
-    cut_into(monkeypatch, 4)
+@pytest.mark.parametrize("beside", [False, True])
+def test_more_segments_a_scale_and_decays_of_a_parameter(beside, monkeypatch):
+    cut_into(monkeypatch, 4, beside)
     x = with_raw(make(1, 512, 2, 64, 64, 0.0, torch.bfloat16), "clamp")
     x[6] = None
     options = {"scale": 0.3, "decay": "clamp"}
@@ -50,8 +56,9 @@ def test_more_segments_a_scale_and_decays_of_a_parameter(monkeypatch):
     near(trained(x, **options), in_float64(x, **options), LIMIT, names)
 
 
-def test_states_are_those_before_each_tile(monkeypatch):
-    cut_into(monkeypatch, 4)
+@pytest.mark.parametrize("beside", [False, True])
+def test_states_are_those_before_each_tile(beside, monkeypatch):
+    cut_into(monkeypatch, 4, beside)
     x = make(1, 512, 1, 64, 64, -0.002, torch.bfloat16)
     o, s1, states, _ = forward.forward(*x, None, 1.0, "log", True)
     state = x[6].double()

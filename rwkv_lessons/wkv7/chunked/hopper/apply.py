@@ -8,7 +8,8 @@ shared memory. On the path from a chunk to the next are three products.
 
 A tile whose decays are too strong for a map is computed token by token, in float32.
 
-Where sequences are cut (cut.py), four more warps apply the same maps to the identity, with v = 0.
+Where sequences are cut (cut.py), the maps are also applied to the identity, with v = 0: by four
+more warps, or in another program.
 
 | name               | is                                              |
 |--------------------|-------------------------------------------------|
@@ -250,48 +251,54 @@ def apply_tile(
 
 
 @gluon.jit
-def apply_maps(
-    described, rows, s0, o, o_rows, s1, states, tiles, s_o, s_decay, loaded, mapped, beside, place,
-    has_s0, i_s0, i_s, scale, FORM: gl.constexpr,
-):  # fmt: skip
-    """The warps that apply maps: of one tile after the other, as soon as they are there.
+def apply_maps(arguments, FORM: gl.constexpr, IDENTITY: gl.constexpr):
+    """Applies one tile after the other, as soon as its maps are there, and has the next one loaded.
 
-    beside: None, or whether `apply_to_identity` runs, too, and the barriers at which it has read a
-    tile. Then its stage is loaded again.
+    IDENTITY: to the identity, with v = 0, instead of to a state.
+    applied: of two groups of warps that apply the same maps, the barriers at which the identity's
+        has read a tile; or None. beside: whether that group runs.
     """
-    start, n, column = place[:3]
-    b_s = first_state(s0, has_s0, i_s0)
+    described, rows, s0, o, o_rows, s1, states, shared, place, numbers = arguments
+    tiles, s_o, s_decay, loaded, mapped, applied = shared
+    has_s0, i_s0, i_s, scale, beside = numbers
+    start, n, column, step = place[:4]
+    if IDENTITY:
+        b_s = identity_state()
+        o_rows += place[5].to(gl.int64) * step
+    else:
+        b_s = first_state(s0, has_s0, i_s0)
     for first in range(0, n, N):
         i, phase = first // N % STAGES, first // N // STAGES % 2
         mbarrier.wait(mapped.index(i), phase)
         b_s = apply_tile(
-            b_s, rows, o, o_rows, states, tiles, s_o, s_decay, place, first, scale, FORM, False
+            b_s, rows, o, o_rows, states, tiles, s_o, s_decay, place, first, scale, FORM, IDENTITY
         )
-        if beside is not None:
-            mbarrier.wait(beside[1].index(i), phase, pred=beside[0])
-        row = (start + first).to(gl.int32) + STAGES * N
-        load_tile(described, tiles, loaded, i, row, column, n - first > STAGES * N)
+        if IDENTITY and applied is not None:
+            mbarrier.arrive(applied.index(i), count=1)
+        else:
+            if applied is not None:
+                mbarrier.wait(applied.index(i), phase, pred=beside)
+            row = (start + first).to(gl.int32) + STAGES * N
+            load_tile(described, tiles, loaded, i, row, column, n - first > STAGES * N)
     tma.store_wait(0)
     store_state(s1, b_s, i_s, n)
 
 
 @gluon.jit
-def apply_to_identity(
-    rows, o, o_rows, s1, states, tiles, s_o, s_decay, mapped, beside, place, i_s, scale,
-    FORM: gl.constexpr,
-):  # fmt: skip
-    """Warps that apply the same maps to the identity, with v = 0; or do nothing."""
-    runs, applied = beside
+def apply_to_state(arguments, FORM: gl.constexpr):
+    apply_maps(arguments, FORM, False)
+
+
+@gluon.jit
+def apply_to_identity(arguments, runs, FORM: gl.constexpr):
+    """Beside warps that apply the same maps to a state; or does nothing."""
     if runs:
-        n = place[1]
-        o_rows += place[5].to(gl.int64) * place[3]
-        b_s = identity_state()
-        for first in range(0, n, N):
-            i, phase = first // N % STAGES, first // N // STAGES % 2
-            mbarrier.wait(mapped.index(i), phase)
-            b_s = apply_tile(
-                b_s, rows, o, o_rows, states, tiles, s_o, s_decay, place, first, scale, FORM, True
-            )
-            mbarrier.arrive(applied.index(i), count=1)
-        tma.store_wait(0)
-        store_state(s1, b_s, i_s, n)
+        apply_maps(arguments, FORM, True)
+
+
+@gluon.jit
+def apply_to_either(of_state, of_identity, is_identity, FORM: gl.constexpr):
+    if is_identity:
+        apply_maps(of_identity, FORM, True)
+    else:
+        apply_maps(of_state, FORM, False)

@@ -1,8 +1,8 @@
 """Sequences of few heads, cut into segments whose programs run at the same time.
 
-The sweep of a segment starts from zeros, except that of the first one, which starts from s0. Beside
-it four more warps of the program sweep the identity through the segment, with v = 0 and the same
-maps. If S is the state before the segment, and Q what the identity's columns give instead of o,
+The sweep of a segment starts from zeros, except that of the first one, which starts from s0. The
+identity is swept through the segment, too, with v = 0 and the same maps. If S is the state before
+the segment, and Q what the identity's columns give instead of o,
 
     o += Q S        the state before each tile, and after the segment:  += M S
 
@@ -10,6 +10,9 @@ So the states between segments follow one after the other (`wkv7_join_kernel` of
 and then a launch of all tiles adds their share. Back, the gradient of the state takes the same way.
 If the tokens before are another GPU's, the identity is swept through the first segment, too.
 Exact for any decay. With G segments the chain is a G-th as long.
+
+While SMs have no program, those of the identity are programs of their own. Else they would have to
+share SMs, and four more warps of a segment's program sweep the identity beside it.
 """
 
 import torch
@@ -23,32 +26,40 @@ from ....runtime.compile_triton import assembled
 from ....runtime.launch_triton import launch
 from ...few import segments_of
 from ..segments import joined, start_from, wkv7_join_kernel
-from .layouts import N
+from .layouts import APART, BESIDE, N
 
 JOINED = 32  # values at a time of a program that joins segments
 COUNT = 4  # of 64 tokens that a program adds a share to
 
 
 @gluon.jit
-def identity_of_segment(
-    i_n, i_h, H, has_state, segments, identities, REVERSE: gl.constexpr
+def place_of_segment(
+    j, i_h, H, has_state, sequences, segments, identities,
+    APART: gl.constexpr, REVERSE: gl.constexpr,
 ):  # fmt: skip
-    """What else a program of segment i_n has to know.
+    """Which segment a program sweeps, and from what.
 
     Args:
+        j: of the program, over H; sequences: how many segments there are, of all sequences.
         segments, identities: of a sequence; and how many of them, the last ones in the direction of
-            the sweep, the identity is swept through.
+            the sweep, the identity is swept through: if APART, by the programs from `sequences` on.
 
     Returns:
-        Whether it is swept through this one; the segment's place among those that it is swept
-        through; whether the segment starts from a state that was given, and where that is.
+        i: of the segment; its place in the results of the identity; whether the program sweeps the
+        identity; whether a state was given to start from, and where that is.
     """
-    i = i_n % segments
-    turn = segments - 1 - i if REVERSE else i
-    place = i_n // segments * identities + (i if REVERSE else i - segments + identities)
-    has_state = gl.where(turn == 0, has_state, 0)
-    i_state = (i_n // segments * H + i_h) * N * N
-    return turn >= segments - identities, place, has_state, i_state
+    first = 0 if REVERSE else segments - identities
+    if APART:
+        i_out = j - sequences
+        of_identity = i_out >= 0
+        i = gl.where(of_identity, i_out // identities * segments + i_out % identities + first, j)
+    else:
+        i, turn = j, j % segments - first
+        i_out = j // segments * identities + turn
+        of_identity = (turn >= 0) & (turn < identities)
+    starts = i % segments == (segments - 1 if REVERSE else 0)
+    i_state = (i // segments * H + i_h) * N * N
+    return i, i_out, of_identity, gl.where(starts, has_state, 0), i_state
 
 
 @assembled
@@ -98,6 +109,15 @@ def segments_for(r, cu_seqlens, states):
     if cu_seqlens is not None:
         return 1
     return segments_of(B * H, T, devices.gpu_of(r.device).sms, states)
+
+
+def programs_for(r, of_segments, of_identities):
+    """How many programs sweep, and how the identity is swept: `Form.CUT`."""
+    if not of_identities:
+        return of_segments, 0
+    if of_segments + of_identities <= devices.gpu_of(r.device).sms:
+        return of_segments + of_identities, APART.value
+    return of_segments, BESIDE.value
 
 
 def for_identity(G, count, o, ends, states):

@@ -12,8 +12,7 @@ maps, which take the places of these, at `mapped`. Once they are applied, the ti
 is copied there.
 
 Where heads are few, SMs have no program: long sequences are cut into segments then (cut.py), and
-four more warps apply the maps to the identity. docs/designs_wkv7.md has the designs that were
-weighed.
+../segments.py is for the others. docs/designs_wkv7.md has the designs that were weighed.
 """
 
 import torch
@@ -27,42 +26,42 @@ from ....sequences.arguments import empty_results, sequences_in
 from ....sequences.hopper_tiles import tiles
 from ....sequences.spans import count_spans, first_span, sequence_bounds
 from ...decays import FORMS, OF_CLAMP
-from .apply import apply_maps, apply_to_identity
-from .cut import add_segments, for_identity, identity_of_segment, segments_for
-from .layouts import CHUNKS, FLAT, STAGES, TILE, Form, N, barrier
+from .apply import apply_to_either, apply_to_identity, apply_to_state
+from .cut import add_segments, for_identity, place_of_segment, programs_for, segments_for
+from .layouts import APART, BESIDE, CHUNKS, FLAT, STAGES, TILE, Form, N, barrier
 from .loads import barriers, load_tile
 from .maps import make_maps
 
 REGISTERS = 128  # a thread: two programs fit an SM
 MAP_REGISTERS = gl.constexpr(144)  # a thread that makes maps; those that apply them get 112,
 MAP_REGISTERS_OF_CLAMP = gl.constexpr(136)  # or 120: of 112 they would spill
-CUT_REGISTERS = 168  # if sequences are cut: one program an SM, of twelve warps
-CUT_MAP_REGISTERS = gl.constexpr(152)
-CUT_STATE_REGISTERS = gl.constexpr(176)
+REGISTERS_CUT = 168  # if sequences are cut: a program has an SM, and up to twelve warps
+MAP_REGISTERS_CUT = gl.constexpr(152)
+IDENTITY_REGISTERS = gl.constexpr(176)
 
 
 @assembled
-@gluon.jit(do_not_specialize=["has_s0", "T", "H", "scale", "segments", "identities"])
+@gluon.jit(do_not_specialize=["has_s0", "T", "H", "scale", "sequences", "segments", "identities"])
 def wkv7_hopper_kernel(
     r, w, k, v, a, b, r_rows, w_rows, k_rows, v_rows, a_rows, b_rows, s0, cu_seqlens, o, o_rows, s1,
-    states, o_i, o_i_rows, s1_i, states_i, has_s0, T, H, scale, segments, identities,
+    states, o_i, o_i_rows, s1_i, states_i, has_s0, T, H, scale, sequences, segments, identities,
     FORM: gl.constexpr,
 ):  # fmt: skip
     """r, w, k, v, a, b and o are descriptors of [tokens, H·64]; *_rows are the same tensors, for
     tiles that are not whole, or whose decays are too strong. s0, s1: [sequences, H, 64, 64].
     states: those before each tile, [tiles, H, values, keys], or None.
 
-    If sequences are cut (cut.py), each of the `segments` of one counts as a sequence of T tokens.
-    Through `identities` of them the identity is swept, too: its o, s1 and states are o_i to
-    states_i.
+    If sequences are cut (cut.py), each of the `segments` of one counts as a sequence of T tokens,
+    `sequences` in all. Through `identities` segments of each sequence the identity is swept, too,
+    by these programs or by others: its o, s1 and states are o_i to states_i.
     """
     i_n, i_h = (gl.program_id(0) // H).to(gl.int64), gl.program_id(0) % H
-    i_s = (i_n * H + i_h) * N * N
-    i_s0 = i_s
+    i_s0 = (i_n * H + i_h) * N * N
     if FORM.CUT:
-        runs, i_out, has_s0, i_s0 = identity_of_segment(
-            i_n, i_h, H, has_s0, segments, identities, False
+        i_n, i_out, of_identity, has_s0, i_s0 = place_of_segment(
+            i_n, i_h, H, has_s0, sequences, segments, identities, FORM.CUT == APART, False
         )
+    i_s = (i_n * H + i_h) * N * N
     start, end = sequence_bounds(cu_seqlens, i_n, T)
     n, column = (end - start).to(gl.int32), i_h * N
     s_r = gl.allocate_shared_memory(gl.bfloat16, [STAGES, N, N], TILE)
@@ -79,43 +78,56 @@ def wkv7_hopper_kernel(
     kept_at = (first_span(cu_seqlens, start, i_n, T, N) * H + i_h) * N * N
     tiles, place = (s_r, s_w, s_k, s_v, s_a, s_b), (start, n, column, H * N, kept_at, None)
     described, rows = (r, w, k, v, a, b), (r_rows, w_rows, k_rows, v_rows, a_rows, b_rows)
-    load_tile(described, tiles, loaded, 0, start.to(gl.int32), column, 0 < n)
-    load_tile(described, tiles, loaded, 1, start.to(gl.int32) + N, column, N < n)
-    mapped = barriers()
+    for i in gl.static_range(STAGES):
+        load_tile(described, tiles, loaded, i, start.to(gl.int32) + i * N, column, i * N < n)
+    mapped, applied = barriers(), None
+    if FORM.CUT == BESIDE:
+        applied = barriers()
+    fence_async_shared()
+    MAPS: gl.constexpr = MAP_REGISTERS_OF_CLAMP if FORM.DECAY == OF_CLAMP else MAP_REGISTERS
     if FORM.CUT:
-        s_o_i = gl.allocate_shared_memory(gl.bfloat16, [N, N], TILE)
-        beside, shift = (runs, barriers()), ((i_out - i_n) * T).to(gl.int32)
-        kept_at_i = (first_span(cu_seqlens, start, i_out, T, N) * H + i_h) * N * N
-        place_i = start, n, column, H * N, kept_at_i, shift
-        fence_async_shared()
-        gl.warp_specialize(
-            [
-                (apply_maps, (
-                    described, rows, s0, o, o_rows, s1, states, tiles, s_o, s_decay, loaded, mapped,
-                    beside, place, has_s0, i_s0, i_s, scale, FORM,
-                )),
-                (apply_to_identity, (
-                    rows, o_i, o_i_rows, s1_i, states_i, tiles, s_o_i, s_decay, mapped, beside,
-                    place_i, i_s, scale, FORM,
-                )),
-                (make_maps, (tiles, s_decay, loaded, mapped, n, scale, FORM)),
-            ],
-            [4, 4],
-            [CUT_STATE_REGISTERS, CUT_MAP_REGISTERS],
+        shift = ((i_out - i_n) * T).to(gl.int32)
+        kept_at = (first_span(cu_seqlens, start, i_out, T, N) * H + i_h) * N * N
+        place_i = start, n, column, H * N, kept_at, shift
+        numbers, s_o_i = (has_s0, i_s0, i_s, scale, of_identity), s_o
+        if FORM.CUT == BESIDE:
+            s_o_i = gl.allocate_shared_memory(gl.bfloat16, [N, N], TILE)
+        shared = tiles, s_o, s_decay, loaded, mapped, applied
+        shared_i = tiles, s_o_i, s_decay, loaded, mapped, applied
+        to_state = described, rows, s0, o, o_rows, s1, states, shared, place, numbers
+        to_identity = (
+            described, rows, s0, o_i, o_i_rows, s1_i, states_i, shared_i, place_i, numbers
         )  # fmt: skip
+        if FORM.CUT == BESIDE:
+            gl.warp_specialize(
+                [
+                    (apply_to_state, (to_state, FORM)),
+                    (apply_to_identity, (to_identity, of_identity, FORM)),
+                    (make_maps, (tiles, s_decay, loaded, mapped, n, scale, FORM)),
+                ],
+                [4, 4],
+                [IDENTITY_REGISTERS, MAP_REGISTERS_CUT],
+            )
+        else:
+            gl.warp_specialize(
+                [
+                    (apply_to_either, (to_state, to_identity, of_identity, FORM)),
+                    (make_maps, (tiles, s_decay, loaded, mapped, n, scale, FORM)),
+                ],
+                [4],
+                [MAP_REGISTERS_CUT],
+            )
     else:
-        fence_async_shared()
+        shared, numbers = (tiles, s_o, s_decay, loaded, mapped, None), (has_s0, i_s0, i_s, scale, 0)
+        to_state = described, rows, s0, o, o_rows, s1, states, shared, place, numbers
         gl.warp_specialize(
             [
-                (apply_maps, (
-                    described, rows, s0, o, o_rows, s1, states, tiles, s_o, s_decay, loaded, mapped,
-                    None, place, has_s0, i_s0, i_s, scale, FORM,
-                )),
+                (apply_to_state, (to_state, FORM)),
                 (make_maps, (tiles, s_decay, loaded, mapped, n, scale, FORM)),
             ],
             [4],
-            [MAP_REGISTERS_OF_CLAMP if FORM.DECAY == OF_CLAMP else MAP_REGISTERS],
-        )  # fmt: skip
+            [MAPS],
+        )
 
 
 def tiles_of(x):
@@ -153,13 +165,14 @@ def forward(
     count = G if enters else G - 1  # segments through which the identity is swept
     if count:
         of_identity = for_identity(G, count, o, s1, saved)
+    programs, form = programs_for(r, S * G * H, S * count * H)
     launch(
-        S * G * H,
+        programs,
         (*map(tiles_of, inputs), *inputs, s1 if s0 is None else s0.contiguous(),
          None if cu_seqlens is None else cu_seqlens.contiguous(), tiles_of(o), o, s1,
          saved, tiles_of(of_identity[0]) if count else None, *of_identity),
-        (int(s0 is not None), T // G, H, scale, G, count),
-        Form(FORMS[decay], scale != 1.0, count > 0),
+        (int(s0 is not None), T // G, H, scale, S * G, G, count),
+        Form(FORMS[decay], scale != 1.0, form),
     )  # fmt: skip
     if G > 1 or between is not None:
         s1 = add_segments(G, count, s1, o, saved, of_identity, False, between)
@@ -167,7 +180,10 @@ def forward(
 
 
 def launch(programs, tensors, numbers, form):
-    grid, options = (programs, 1, 1), {"maxnreg": CUT_REGISTERS if form.CUT else REGISTERS}
+    grid, options = (
+        (programs, 1, 1),
+        {"maxnreg": REGISTERS_CUT if form.CUT else REGISTERS},
+    )
     launch_tiles(wkv7_hopper_kernel, grid, 4, tensors, numbers, (form,), **options)
 
 

@@ -19,6 +19,8 @@ N = gl.constexpr(64)  # keys, values, and tokens of a tile
 C = gl.constexpr(16)  # tokens of a chunk
 CHUNKS = gl.constexpr(4)  # of a tile
 STAGES = gl.constexpr(2)  # tiles in shared memory
+APART = gl.constexpr(1)  # the identity is swept by other programs than the state,
+BESIDE = gl.constexpr(2)  # or by other warps
 LOG2E = gl.constexpr(1.4426950408889634)
 
 # In shared memory.
@@ -47,7 +49,7 @@ class Form(NamedTuple):
 
     DECAY: int  # what w is, see ../../decays.py
     SCALED: bool  # whether r is multiplied by a scale
-    CUT: bool = False  # whether sequences are cut into segments, see cut.py
+    CUT: int = 0  # or APART, BESIDE: how the identity is swept through segments, see cut.py
 
 
 @gluon.jit

@@ -39,17 +39,19 @@ from ....sequences.arguments import sequences_in
 from ....sequences.spans import first_span, sequence_bounds
 from ...decays import FORMS, OF_CLAMP, RAW
 from .apply import by_token, first_state, identity_state, in_pieces, solved, store_state
-from .cut import add_segments, for_identity, identity_of_segment, segments_for
+from .cut import add_segments, for_identity, place_of_segment, programs_for, segments_for
 from .forward import (
-    CUT_MAP_REGISTERS,
-    CUT_REGISTERS,
-    CUT_STATE_REGISTERS,
+    IDENTITY_REGISTERS,
     MAP_REGISTERS,
+    MAP_REGISTERS_CUT,
     REGISTERS,
+    REGISTERS_CUT,
     spans_of,
     tiles_of,
 )
 from .layouts import (
+    APART,
+    BESIDE,
     CHUNKS,
     FLAT,
     FLAT_BY_CHUNK,
@@ -250,52 +252,55 @@ def next_tile(
 
 
 @gluon.jit
-def apply_maps(tensors, shared, beside, place, has_ds1, i_s1, i_s, scale, DECAY: gl.constexpr):
-    """The warps that apply maps, from the last tile to the first.
-
-    beside: as that of apply.py.
-    """
-    described, rows, ds1, d_states, ds0 = tensors
-    tiles, s_ds, s_decay, loaded, mapped = shared
+def apply_maps(arguments, DECAY: gl.constexpr, IDENTITY: gl.constexpr):
+    """Applies maps, from the last tile to the first; as the function of this name in apply.py."""
+    described, rows, ds1, d_states, ds0, shared, place, numbers = arguments
+    tiles, s_ds, s_decay, loaded, mapped, applied = shared
+    has_ds1, i_s1, i_s, scale, beside = numbers
     start, n, column = place[:3]
-    b_ds = first_state(ds1, has_ds1, i_s1)
+    b_ds = identity_state() if IDENTITY else first_state(ds1, has_ds1, i_s1)
     count = gl.cdiv(n, N)
     for turn in range(0, count):
         b_ds = next_tile(
-            b_ds, rows, d_states, tiles, s_ds, s_decay, mapped, place, turn, scale, DECAY, False
+            b_ds, rows, d_states, tiles, s_ds, s_decay, mapped, place, turn, scale, DECAY, IDENTITY
         )
         i, first = turn % STAGES, (count - 1 - turn) * N
-        if beside is not None:
-            mbarrier.wait(beside[1].index(i), turn // STAGES % 2, pred=beside[0])
-        row = (start + first).to(gl.int32) - STAGES * N
-        load_tile(described, tiles, loaded, i, row, column, first >= STAGES * N)
+        if IDENTITY and applied is not None:
+            mbarrier.arrive(applied.index(i), count=1)
+        else:
+            if applied is not None:
+                mbarrier.wait(applied.index(i), turn // STAGES % 2, pred=beside)
+            row = (start + first).to(gl.int32) - STAGES * N
+            load_tile(described, tiles, loaded, i, row, column, first >= STAGES * N)
     tma.store_wait(0)
     store_state(ds0, b_ds, i_s, n)
 
 
 @gluon.jit
-def apply_to_identity(tensors, shared, beside, place, i_s, scale, DECAY: gl.constexpr):
-    """Warps that apply the same maps to the identity, with do = 0; or do nothing."""
-    rows, d_states, ds0 = tensors
-    tiles, s_ds, s_decay, mapped = shared
-    runs, applied = beside
+def apply_to_state(arguments, DECAY: gl.constexpr):
+    apply_maps(arguments, DECAY, False)
+
+
+@gluon.jit
+def apply_to_identity(arguments, runs, DECAY: gl.constexpr):
+    """Beside warps that apply the same maps to dS; or does nothing."""
     if runs:
-        n = place[1]
-        b_ds = identity_state()
-        for turn in range(0, gl.cdiv(n, N)):
-            b_ds = next_tile(
-                b_ds, rows, d_states, tiles, s_ds, s_decay, mapped, place, turn, scale, DECAY, True
-            )
-            mbarrier.arrive(applied.index(turn % STAGES), count=1)
-        tma.store_wait(0)
-        store_state(ds0, b_ds, i_s, n)
+        apply_maps(arguments, DECAY, True)
+
+
+@gluon.jit
+def apply_to_either(of_state, of_identity, is_identity, DECAY: gl.constexpr):
+    if is_identity:
+        apply_maps(of_identity, DECAY, True)
+    else:
+        apply_maps(of_state, DECAY, False)
 
 
 @assembled
-@gluon.jit(do_not_specialize=["has_ds1", "T", "H", "scale", "segments", "identities"])
+@gluon.jit(do_not_specialize=["has_ds1", "T", "H", "scale", "sequences", "segments", "identities"])
 def wkv7_reverse_kernel(
     r, w, a, b, do, r_rows, w_rows, a_rows, b_rows, do_rows, ds1, cu_seqlens, d_states, ds0,
-    d_states_i, ds0_i, has_ds1, T, H, scale, segments, identities,
+    d_states_i, ds0_i, has_ds1, T, H, scale, sequences, segments, identities,
     DECAY: gl.constexpr, SCALED: gl.constexpr, CUT: gl.constexpr,
 ):  # fmt: skip
     """r, w, a, b and do are descriptors of [tokens, H·64]; *_rows are the same tensors, for tiles
@@ -307,8 +312,8 @@ def wkv7_reverse_kernel(
     i_s1 = (i_n * H + i_h) * N * N
     i_s = i_s1
     if CUT:
-        runs, i_out, has_ds1, i_s1 = identity_of_segment(
-            i_n, i_h, H, has_ds1, segments, identities, True
+        i_n, i_out, of_identity, has_ds1, i_s1 = place_of_segment(
+            i_n, i_h, H, has_ds1, sequences, segments, identities, CUT == APART, True
         )
         turned = i_n // segments * segments + segments - 1 - i_n % segments
         i_s = (turned * H + i_h) * N * N
@@ -322,7 +327,9 @@ def wkv7_reverse_kernel(
     s_ds = gl.allocate_shared_memory(gl.bfloat16, [STAGES, N, N], TILE)
     s_decay = gl.allocate_shared_memory(gl.float32, [STAGES, CHUNKS * N], FLAT)
     loaded = barriers(), barriers(), barriers(), barriers(), barriers()
-    mapped = barriers()
+    mapped, applied = barriers(), None
+    if CUT == BESIDE:
+        applied = barriers()
     fence_async_shared()
     barrier()  # the barriers are there
     state_row = ((first_span(cu_seqlens, start, i_n, T, N) * H + i_h) * N).to(gl.int32)
@@ -330,29 +337,43 @@ def wkv7_reverse_kernel(
     described, rows = (r, w, a, b, do), (r_rows, w_rows, a_rows, b_rows, do_rows)
     first = gl.cdiv(n, N) * N - N
     row = (start + first).to(gl.int32)
-    load_tile(described, tiles, loaded, 0, row, column, 0 < n)
-    load_tile(described, tiles, loaded, 1, row - N, column, N < n)
-    tensors, shared = (described, rows, ds1, d_states, ds0), (tiles, s_ds, s_decay, loaded, mapped)
+    for i in gl.static_range(STAGES):
+        load_tile(described, tiles, loaded, i, row - i * N, column, i * N < n)
+    shared = tiles, s_ds, s_decay, loaded, mapped, applied
     if CUT:
-        s_ds_i = gl.allocate_shared_memory(gl.bfloat16, [STAGES, N, N], TILE)
-        beside = runs, barriers()
         row_i = ((first_span(cu_seqlens, start, i_out, T, N) * H + i_h) * N).to(gl.int32)
-        place_i, tensors_i = (start, n, column, H * N, row_i), (rows, d_states_i, ds0_i)
-        shared_i = tiles, s_ds_i, s_decay, mapped
-        fence_async_shared()
-        gl.warp_specialize(
-            [
-                (apply_maps, (tensors, shared, beside, place, has_ds1, i_s1, i_s, scale, DECAY)),
-                (apply_to_identity, (tensors_i, shared_i, beside, place_i, i_s, scale, DECAY)),
-                (make_maps, (tiles, s_decay, loaded, mapped, n, scale, DECAY, SCALED)),
-            ],
-            [4, 4],
-            [CUT_STATE_REGISTERS, CUT_MAP_REGISTERS],
-        )
+        place_i = start, n, column, H * N, row_i
+        numbers, s_ds_i = (has_ds1, i_s1, i_s, scale, of_identity), s_ds
+        if CUT == BESIDE:
+            s_ds_i = gl.allocate_shared_memory(gl.bfloat16, [STAGES, N, N], TILE)
+        shared_i = tiles, s_ds_i, s_decay, loaded, mapped, applied
+        to_state = described, rows, ds1, d_states, ds0, shared, place, numbers
+        to_identity = described, rows, ds1, d_states_i, ds0_i, shared_i, place_i, numbers
+        if CUT == BESIDE:
+            gl.warp_specialize(
+                [
+                    (apply_to_state, (to_state, DECAY)),
+                    (apply_to_identity, (to_identity, of_identity, DECAY)),
+                    (make_maps, (tiles, s_decay, loaded, mapped, n, scale, DECAY, SCALED)),
+                ],
+                [4, 4],
+                [IDENTITY_REGISTERS, MAP_REGISTERS_CUT],
+            )
+        else:
+            gl.warp_specialize(
+                [
+                    (apply_to_either, (to_state, to_identity, of_identity, DECAY)),
+                    (make_maps, (tiles, s_decay, loaded, mapped, n, scale, DECAY, SCALED)),
+                ],
+                [4],
+                [MAP_REGISTERS_CUT],
+            )
     else:
+        numbers = has_ds1, i_s1, i_s, scale, 0
+        to_state = described, rows, ds1, d_states, ds0, shared, place, numbers
         gl.warp_specialize(
             [
-                (apply_maps, (tensors, shared, None, place, has_ds1, i_s1, i_s, scale, DECAY)),
+                (apply_to_state, (to_state, DECAY)),
                 (make_maps, (tiles, s_decay, loaded, mapped, n, scale, DECAY, SCALED)),
             ],
             [4],
@@ -385,14 +406,15 @@ def state_gradients(
     count = G if enters else G - 1  # segments through which the identity is swept
     if count:
         of_identity = for_identity(G, count, None, ds0, d_states)
+    programs, form = programs_for(r, S * G * H, S * count * H)
     launch(
-        S * G * H,
+        programs,
         (*map(tiles_of, inputs), *inputs, ds0 if ds1 is None else ds1.contiguous(),
          None if cu_seqlens is None else cu_seqlens.contiguous(),
          tiles_of(d_states.view(-1, 1, K)), ds0,
          tiles_of(of_identity[2].view(-1, 1, K)) if count else None, of_identity[1]),
-        (int(ds1 is not None), T // G, H, scale, G, count),
-        (FORMS[decay], scale != 1.0, count > 0),
+        (int(ds1 is not None), T // G, H, scale, S * G, G, count),
+        (FORMS[decay], scale != 1.0, form),
     )  # fmt: skip
     if G > 1 or between is not None:
         ds0 = add_segments(G, count, ds0, None, d_states, of_identity, True, between)
@@ -401,5 +423,8 @@ def state_gradients(
 
 def launch(programs, tensors, numbers, constants):
     _, _, cut = constants
-    grid, options = (programs, 1, 1), {"maxnreg": CUT_REGISTERS if cut else REGISTERS}
+    grid, options = (
+        (programs, 1, 1),
+        {"maxnreg": REGISTERS_CUT if cut else REGISTERS},
+    )
     launch_tiles(wkv7_reverse_kernel, grid, 4, tensors, numbers, constants, **options)
