@@ -116,7 +116,7 @@ def method_for(
 
     * The fewest heads with which fused is faster; few.py says when it cuts sequences:
 
-        size 64, cut          1, with gradients 24,576 / T
+        size 64, cut          1, with gradients 12,288 / T
         size 64, not cut      40 - 16,384 / T, with gradients 32
         size 128              64
 
@@ -156,7 +156,7 @@ def method_for(
         return "chunked"
     fewest = WIDE_HEADS
     if size == FUSED_SIZES[0]:
-        cut = not packed and is_cut(heads, T, gpu.sms, gradients)
+        cut = not packed and is_cut(heads, T, gpu.sms)
         fewest = fewest_heads(T, cut, gradients)
     return "fused" if heads >= fewest else "chunked"
 

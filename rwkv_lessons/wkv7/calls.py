@@ -13,6 +13,7 @@ from .recurrent import forward as recurrent
 
 SIZES = (64, 256)  # of a head: 128 is between the two in all respects
 FEW, MANY = (1, 8192, 2), (8, 4096, 64)  # B, T, H: in segments, and enough to fill any GPU
+HALF = (1, 4096, 64)  # in segments, with no SM free for the identity
 new = partial(torch.empty, device="meta")
 
 
@@ -49,6 +50,7 @@ def chunked_calls(name, N, dtype):
 
 def fused_calls(name, N, dtype):
     """Each form of w: the code for strong decays is there, or not. Many heads, and few."""
+    between = ((HALF, ", half as many SMs"),) if N == SIZES[0] else ()
 
     def inference(decay, sizes):
         hopper.forward(*delta_rule(*sizes, N, dtype), None, None, 1.0, decay, False)
@@ -59,7 +61,7 @@ def fused_calls(name, N, dtype):
         hopper.gradients(*x, None, None, *saved, o, s1, 1.0, decay)
 
     for decay in DECAYS:
-        for sizes, heads in ((FEW, ""), (MANY, ", many heads")):
+        for sizes, heads in ((FEW, ""), *between, (MANY, ", many heads")):
             yield (
                 f"wkv7 fused {name} {decay}{heads}",
                 lambda decay=decay, sizes=sizes: inference(decay, sizes),

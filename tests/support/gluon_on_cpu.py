@@ -18,19 +18,19 @@ class Mutable(OnCPU):
 
 
 def changed(function, name, old, new):
-    """`function` with this edit: in itself, or in what it calls by that name; or None."""
+    """`function` with this edit: in itself, or in all that it calls by that name; or None."""
     names = dict(function.__globals__)
     if function.__name__ == name:
         source = inspect.getsource(function)
         assert source.count(old) == 1
         exec(source[source.index("def ") :].replace(old, new), names)
         return names[name]
-    for called, value in named(function).items():
-        edited = changed(plain(value), name, old, new) if hasattr(value, "fn") else None
-        if edited:
-            names[called] = types.SimpleNamespace(fn=edited)
-            return types.FunctionType(function.__code__, names, None, function.__defaults__)
-    return None
+    called = {key: value for key, value in named(function).items() if hasattr(value, "fn")}
+    edits = {key: changed(plain(value), name, old, new) for key, value in called.items()}
+    edits = {key: types.SimpleNamespace(fn=edited) for key, edited in edits.items() if edited}
+    if not edits:
+        return None
+    return types.FunctionType(function.__code__, names | edits, None, function.__defaults__)
 
 
 def on_cpu(monkeypatch, module, name):

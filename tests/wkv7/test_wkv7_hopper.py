@@ -152,19 +152,19 @@ MISTAKES = {
     "maps without a fence": ("next_maps", "fence_async_shared()", "pass", "no fence came after"),
     "maps not waited for": (
         "apply_maps",
-        "mbarrier.wait(mapped.index(first // N % STAGES), first // N // STAGES % 2)",
+        "mbarrier.wait(mapped.index(i), phase)",
         "pass",
         "before the wait for it|nothing in it",
     ),
     "o without a fence": ("store_tile", "fence_async_shared()", "pass", "no fence came after"),
     "o overwritten": ("apply_chunks", "tma.store_wait(0)", "pass", "overwritten while it is read"),
     "y too early": (
-        "apply_chunk",
+        "apply_with_values",
         "warpgroup_mma_wait(3",
         "warpgroup_mma_wait(4",
         "before the wait",
     ),
-    "z not kept": ("apply_chunk", "deps=(b_s, b_o, z, z_wide)", "deps=(b_s, b_o, z)", "not kept"),
+    "z not kept": ("plus_z", "deps=(b_s, b_o, z, z_wide)", "deps=(b_s, b_o, z)", "not kept"),
     "another stage": ("next_maps", "// N // STAGES % 2", "// N % 2", "before the wait"),
     "w not waited for": ("wait_for_tile", "range(len(loaded))", "range(1)", "before the wait"),
 }

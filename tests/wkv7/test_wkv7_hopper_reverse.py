@@ -166,25 +166,25 @@ def test_either_role_may_run_first(reverse_order, launched, monkeypatch):
 MISTAKES = {
     "maps without a fence": ("next_maps", "fence_async_shared()", "pass", "no fence came after"),
     "maps not waited for": (
-        "apply_maps",
+        "next_tile",
         "mbarrier.wait(mapped.index(i), turn // STAGES % 2)",
         "pass",
         "before the wait for it|nothing in it",
     ),
-    "dS without a fence": ("apply_maps", "fence_async_shared()", "pass", "no fence came after"),
+    "dS without a fence": ("next_tile", "fence_async_shared()", "pass", "no fence came after"),
     "dS overwritten": (
-        "apply_maps",
+        "next_tile",
         "tma.store_wait(0)  # dS",
         "pass  # dS",
         "overwritten while it is read",
     ),
     "dz too early": (
-        "apply_chunk",
+        "apply_with_do",
         "warpgroup_mma_wait(1",
         "warpgroup_mma_wait(2",
         "before the wait",
     ),
-    "dy not kept": ("apply_chunk", "deps=(b_ds, dy_wide)", "deps=(b_ds, b_ds)", "not kept"),
+    "dy not kept": ("plus_dy", "deps=(b_ds, dy_wide)", "deps=(b_ds, b_ds)", "not kept"),
     "another stage": ("make_maps", "turn // STAGES % 2", "turn % 2", "before the wait"),
     "w not waited for": ("wait_for_tile", "range(len(loaded))", "range(1)", "before the wait"),
 }

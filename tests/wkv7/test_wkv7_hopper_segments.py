@@ -9,7 +9,7 @@ from support.wkv7_cases import NAMES, in_float64, make, near, with_raw
 from test_wkv7_hopper_training import LIMIT, trained
 
 from rwkv_lessons.runtime.packages import TRITON
-from rwkv_lessons.wkv7 import wkv7_reference
+from rwkv_lessons.wkv7 import few, wkv7_reference
 
 if not TRITON:
     pytest.skip("the kernels need Triton", allow_module_level=True)
@@ -17,6 +17,7 @@ if not TRITON:
 from support.wkv7_fused import KERNELS, simulator
 
 from rwkv_lessons.wkv7.chunked.hopper import cut, forward, reverse
+from warplens.gluon import GluonFault
 
 # A rounding to bfloat16 of o or states, and of what the identity becomes. The interpreter cuts a
 # sum in float32 off where a GPU rounds it, which is twice as much.
@@ -71,24 +72,53 @@ def test_states_are_those_before_each_tile(beside, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("heads", "T", "segments", "training"),
+    ("module", "name", "phase"),
     [
-        (64, 32768, 2, 2),
-        (16, 32768, 8, 8),
-        (1, 32768, 16, 16),
-        (67, 32768, 1, 1),
-        (64, 4096, 2, 1),
-        (40, 2048, 2, 2),
-        (32, 2048, 4, 2),
-        (64, 1024, 1, 1),
-        (8, 1024, 2, 1),
-        (8, 512, 1, 1),
-        (16, 4095, 1, 1),
-        (64, 6016, 2, 1),
+        (forward, "wkv7_hopper_kernel", "phase"),
+        (reverse, "wkv7_reverse_kernel", "turn // STAGES % 2"),
     ],
 )
-def test_as_many_segments_as_fill_a_gpu(heads, T, segments, training):
+def test_a_tile_that_the_identity_still_needs_is_not_loaded_over(module, name, phase, monkeypatch):
+    """Without the wait for its warps, the simulator finds a mistake."""
+    cut_into(monkeypatch, 2, beside=True)
+    kernel = Mutable(getattr(module, name))
+    wait = f"mbarrier.wait(applied.index(i), {phase}, pred=beside)"
+    kernel.mistake(wait, "pass", inside="apply_maps")
+    monkeypatch.setattr(module, "launch", simulator(kernel))
+    with pytest.raises(GluonFault, match="before the wait for it"):
+        trained(make(1, 768, 1, 64, 64, -0.1, torch.bfloat16))
+
+
+@pytest.mark.parametrize(
+    ("heads", "T", "segments"),
+    [
+        (64, 32768, 2),
+        (16, 32768, 8),
+        (1, 32768, 16),
+        (67, 32768, 1),
+        (64, 4096, 2),
+        (40, 2048, 2),
+        (32, 2048, 4),
+        (64, 1024, 1),
+        (40, 1024, 2),
+        (8, 8192, 16),
+        (8, 4096, 8),
+        (8, 1024, 4),
+        (8, 512, 1),
+        (8, 1152, 2),
+        (16, 4095, 1),
+        (64, 6016, 2),
+    ],
+)
+def test_as_many_segments_as_fill_a_gpu(heads, T, segments):
     r = torch.empty(1, T, heads, 64, device="meta")
-    assert cut.segments_for(r, None, False) == segments
-    assert cut.segments_for(r, None, True) == training
-    assert cut.segments_for(r, torch.tensor([0, T]), False) == 1
+    assert cut.segments_for(r, None) == segments
+    assert cut.segments_for(r, torch.tensor([0, T])) == 1
+    assert few.is_cut(heads, T, 132) == (segments > 1)
+
+
+def test_the_identity_has_programs_of_its_own_while_sms_are_free():
+    r = torch.empty(1, 64, 1, 64, device="meta")
+    assert cut.programs_for(r, 640, 0) == (640, 0)
+    assert cut.programs_for(r, 80, 40) == (120, cut.APART.value)
+    assert cut.programs_for(r, 80, 53) == (80, cut.BESIDE.value)

@@ -100,15 +100,12 @@ def wkv7_add_segments_kernel(
             tl.store(states + at, b_x.to(tl.bfloat16))
 
 
-def segments_for(r, cu_seqlens, states):
-    """Into how many segments of whole tiles the sequences of r are cut; packed ones are not.
-
-    states: whether a share has to be added to states, too.
-    """
+def segments_for(r, cu_seqlens):
+    """Into how many segments of whole tiles the sequences of r are cut; packed ones are not."""
     B, T, H, _ = r.shape
     if cu_seqlens is not None:
         return 1
-    return segments_of(B * H, T, devices.gpu_of(r.device).sms, states)
+    return segments_of(B * H, T, devices.gpu_of(r.device).sms)
 
 
 def programs_for(r, of_segments, of_identities):

@@ -158,7 +158,7 @@ def forward(
             return forward(*arguments, between, enters)
     inputs = [aligned(x) for x in (r, w, k, v, a, b)]
     (_, T, H, K), V, S = r.shape, v.shape[3], sequences_in(r, cu_seqlens)
-    G = segments_for(r, cu_seqlens, keep)
+    G = segments_for(r, cu_seqlens)
     o, s1 = torch.empty_like(inputs[3]), r.new_empty((S * G, H, K, V), dtype=torch.float32)
     states = r.new_empty((spans_of(r, cu_seqlens), H, V, K) if keep else 0)
     saved, of_identity = states if keep else None, (None, None, None)

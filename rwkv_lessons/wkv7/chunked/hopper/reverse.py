@@ -400,7 +400,7 @@ def state_gradients(
     inputs = r, w, a, b, do
     (_, T, H, K), V, S = r.shape, do.shape[3], sequences_in(r, cu_seqlens)
     d_states = r.new_empty((spans_of(r, cu_seqlens), H, V, K))
-    G = segments_for(r, cu_seqlens, True)
+    G = segments_for(r, cu_seqlens)
     ds0 = r.new_empty((S * G, H, K, V), dtype=torch.float32)
     of_identity = None, None, None
     count = G if enters else G - 1  # segments through which the identity is swept
