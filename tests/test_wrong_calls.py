@@ -1,5 +1,6 @@
 """A wrong call of a public function ends in an error that names the argument and its value."""
 
+import inspect
 import math
 import re
 
@@ -308,6 +309,16 @@ def test_a_sparse_tensor_is_refused_by_its_name(operation, inputs):
     operation(r, *others)  # a right call of the same shapes before it changes nothing
     with pytest.raises(TypeError, match="r must be a dense tensor, got one of layout torch.sparse"):
         operation(r.to_sparse(), *others)
+
+
+@pytest.mark.parametrize("operation, inputs", [(wkv6.wkv6, make), (wkv7.wkv7, make_7)])
+@pytest.mark.parametrize("dimensions", [0, 1, 3, 5])
+def test_values_of_other_dimensions_are_refused_by_their_name(operation, inputs, dimensions):
+    x = list(inputs(1, 3, 2, 4, 4, dtype=torch.float32))
+    at = list(inspect.signature(operation).parameters).index("v")
+    x[at] = torch.zeros([2] * dimensions, dtype=x[at].dtype)
+    with pytest.raises(ValueError, match=r"^v must be \[B, T, H, V\]"):
+        operation(*x)
 
 
 def test_there_are_hundreds_of_them():

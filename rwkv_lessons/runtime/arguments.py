@@ -138,7 +138,7 @@ def sizes_if_right(r, v, alike, others, dtypes):
     dtype, device, shape, shape_of_v = r.dtype, r.device, r.shape, v.shape
     if not (dtype in dtypes and v.dtype is dtype and v.device == device):
         return None
-    if not (r.layout is STRIDED and v.layout is STRIDED and len(shape) == 4):
+    if not (r.layout is STRIDED and v.layout is STRIDED and len(shape) == len(shape_of_v) == 4):
         return None
     for x in alike:
         if not (isinstance(x, Tensor) and x.dtype is dtype and x.shape == shape):

@@ -41,7 +41,11 @@ def run(main, name):
 
     Ctrl-C, and a reader that closes the pipe, as `| head -1` does, end a command with the status
     that a shell gives a program that they end. What a command's KeyboardInterrupt says is printed.
+    A character that the terminal's encoding does not have becomes a question mark.
     """
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # a notebook's has not
+            stream.reconfigure(errors="replace")
     try:
         status = main()
         sys.stdout.flush()

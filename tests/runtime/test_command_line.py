@@ -1,6 +1,7 @@
 """A wrong command line is told in a line that names the argument, with exit status 2."""
 
 import argparse
+import os
 import subprocess
 import sys
 
@@ -103,3 +104,10 @@ def test_a_reader_may_stop_reading():
     command = f"{sys.executable} -m rwkv_lessons.verify --list | head -1"
     done = subprocess.run(command, shell=True, capture_output=True, text=True)
     assert done.stderr == "" and len(done.stdout.splitlines()) == 1
+
+
+def test_a_terminal_without_a_character_shows_a_question_mark():
+    code = "from rwkv_lessons.runtime.command_line import run; run(lambda: print('a … b'), 'bench')"
+    environment = os.environ | {"PYTHONIOENCODING": "ascii"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, env=environment)
+    assert (done.returncode, done.stdout.split()) == (0, [b"a", b"?", b"b"])
