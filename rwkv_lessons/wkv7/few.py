@@ -2,8 +2,8 @@
 
 The limits come from times of a CUDA graph on an H100 and an H200, for 1 to 64 heads and 512 to
 32,768 tokens (docs/appendix/wkv7_log.md). A program takes 2.4 µs for 64 tokens, cut or not. A
-segment needs a second one for the identity, or warps beside its own where no SM is free
-(chunked/hopper/cut.py): above 40 heads, where segments must be longer to pay.
+segment needs a second one for the identity or, where no SM is free, more warps
+(chunked/hopper/cut.py). Above 40 heads segments must be longer to pay.
 """
 
 TILE, FROM = 64, 1024  # tokens of a tile, of which segments consist; and of a sequence that is cut

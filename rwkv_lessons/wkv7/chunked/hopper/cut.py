@@ -11,8 +11,8 @@ and then a launch of all tiles adds their share. Back, the gradient of the state
 If the tokens before are another GPU's, the identity is swept through the first segment, too.
 Exact for any decay. With G segments the chain is a G-th as long.
 
-While SMs have no program, those of the identity are programs of their own. Else they would have to
-share SMs, and four more warps of a segment's program sweep the identity beside it.
+While SMs are free, other programs sweep the identity (APART). Otherwise these would have to share
+SMs, so four more warps of each segment's program sweep it (BESIDE).
 """
 
 import torch
@@ -35,21 +35,22 @@ COUNT = 4  # of 64 tokens that a program adds a share to
 @gluon.jit
 def place_of_segment(
     j, i_h, H, has_state, sequences, segments, identities,
-    APART: gl.constexpr, REVERSE: gl.constexpr,
+    SEPARATE: gl.constexpr, REVERSE: gl.constexpr,
 ):  # fmt: skip
     """Which segment a program sweeps, and from what.
 
     Args:
         j: of the program, over H; sequences: how many segments there are, of all sequences.
         segments, identities: of a sequence; and how many of them, the last ones in the direction of
-            the sweep, the identity is swept through: if APART, by the programs from `sequences` on.
+            the sweep, the identity is swept through.
+        SEPARATE: whether the programs from `sequences` on do that.
 
     Returns:
         i: of the segment; its place in the results of the identity; whether the program sweeps the
         identity; whether a state was given to start from, and where that is.
     """
     first = 0 if REVERSE else segments - identities
-    if APART:
+    if SEPARATE:
         i_out = j - sequences
         of_identity = i_out >= 0
         i = gl.where(of_identity, i_out // identities * segments + i_out % identities + first, j)
@@ -129,6 +130,8 @@ def for_identity(G, count, o, ends, states):
 
 def add_segments(G, count, ends, o, states, of_identity, reverse, between=None):
     """Joins G segments, and adds to o and states what was before them. Returns the last states.
+
+    All segments have the same number of whole tiles of 64 tokens.
 
     Args:
         count: of identities, G - 1, or G if another GPU has the tokens before.
