@@ -163,7 +163,7 @@ class FusedRwkv7:
     """RWKV-7 on Hopper, heads of 64: the identity is swept beside the tokens, in the same launch.
 
     What enters is added afterwards, to o and to the states that gradients need: see
-    wkv7/chunked/hopper/cut.py. With many heads that takes longer.
+    wkv7/chunked/hopper/cut.py. Where heads are many, no SM is free for the identity.
 
     Memory: until a forward call returns, the identity's o takes as much as o and, with gradients,
     its states as much as the states that are kept, each the size of r. Backward, its gradients of

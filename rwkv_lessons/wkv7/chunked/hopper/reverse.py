@@ -423,8 +423,5 @@ def state_gradients(
 
 def launch(programs, tensors, numbers, constants):
     _, _, cut = constants
-    grid, options = (
-        (programs, 1, 1),
-        {"maxnreg": REGISTERS_CUT if cut else REGISTERS},
-    )
+    grid, options = (programs, 1, 1), {"maxnreg": REGISTERS_CUT if cut else REGISTERS}
     launch_tiles(wkv7_reverse_kernel, grid, 4, tensors, numbers, constants, **options)
