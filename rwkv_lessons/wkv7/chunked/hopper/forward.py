@@ -84,7 +84,6 @@ def wkv7_hopper_kernel(
     if FORM.CUT == BESIDE:
         applied = barriers()
     fence_async_shared()
-    MAPS: gl.constexpr = MAP_REGISTERS_OF_CLAMP if FORM.DECAY == OF_CLAMP else MAP_REGISTERS
     if FORM.CUT:
         shift = ((i_out - i_n) * T).to(gl.int32)
         kept_at = (first_span(cu_seqlens, start, i_out, T, N) * H + i_h) * N * N
@@ -118,6 +117,7 @@ def wkv7_hopper_kernel(
                 [MAP_REGISTERS_CUT],
             )
     else:
+        MAPS: gl.constexpr = MAP_REGISTERS_OF_CLAMP if FORM.DECAY == OF_CLAMP else MAP_REGISTERS
         shared, numbers = (tiles, s_o, s_decay, loaded, mapped, None), (has_s0, i_s0, i_s, scale, 0)
         to_state = described, rows, s0, o, o_rows, s1, states, shared, place, numbers
         gl.warp_specialize(
