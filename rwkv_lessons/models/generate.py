@@ -221,7 +221,7 @@ def arguments(argv):
     parser.add_argument(
         "--top-p", type=share, default=1.0, help="applied after the temperature (default: 1)"
     )
-    parser.add_argument("--seed", type=at_least(0), help="of the draws (default: 0)")
+    parser.add_argument("--seed", type=at_least(0), help="start the draws from it (default: 0, or where --state was)")
     parser.add_argument(
         "--state",
         type=writable,
