@@ -1,6 +1,7 @@
 """`warplens trace file.py:kernel`, also as `python -m warplens trace …`."""
 
 import sys
+import warnings
 
 from . import __version__
 from .command_line import run
@@ -40,7 +41,13 @@ def main(argv=None):
 
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="replace")  # an encoding without … prints ?
-    return run(lambda: launched.main(argv[1:]), "trace")
+    with warnings.catch_warnings():
+        warnings.showwarning = _as_a_line
+        return run(lambda: launched.main(argv[1:]), "trace")
+
+
+def _as_a_line(message, *_):
+    print(f"warplens: {message}", file=sys.stderr)
 
 
 if __name__ == "__main__":

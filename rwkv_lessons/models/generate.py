@@ -102,9 +102,10 @@ class Generation:
         """What `save` wrote; a ValueError says why it cannot be used."""
         try:
             contents = torch.load(path, map_location="cpu", weights_only=True)
-        except Exception as problem:
-            reason = f"{type(problem).__name__}: {problem}".splitlines()[0]
-            raise ValueError(f"{path}: cannot be read as saved states ({reason})") from problem
+        except OSError as problem:
+            raise ValueError(f"{path}: {problem.strerror or problem}") from problem
+        except Exception as problem:  # of a file that is damaged, torch raises many kinds
+            raise ValueError(f"{path}: damaged, or no saved states; use a new file") from problem
         if not isinstance(contents, dict) or contents.get("format") != FORMAT:
             raise ValueError(f"{path}: expected states that this command wrote with --state")
         if contents["model"] != model.fingerprint:
@@ -221,7 +222,11 @@ def arguments(argv):
     parser.add_argument(
         "--top-p", type=share, default=1.0, help="applied after the temperature (default: 1)"
     )
-    parser.add_argument("--seed", type=at_least(0), help="start the draws from it (default: 0, or where --state was)")
+    parser.add_argument(
+        "--seed",
+        type=at_least(0),
+        help="start the draws from it (default: 0, or where --state was)",
+    )
     parser.add_argument(
         "--state",
         type=writable,

@@ -265,7 +265,8 @@ def test_the_first_layer_needs_no_share_of_its_own_value():
             "line 2: expected a number, a quoted string",
         ),
         (("--vocabulary", "{tmp}/large", "--prompt", "a"), "up to 300, the model only up to 255"),
-        (("--bytes", "--state", "{tmp}/bad"), "cannot be read as saved states"),
+        (("--bytes", "--state", "{tmp}/bad"), "damaged, or no saved states; use a new file"),
+        (("--bytes", "--state", "{tmp}"), "Is a directory"),
         (("--bytes", "--state", "{tmp}/small.pth"), "that this command wrote"),
     ],
 )

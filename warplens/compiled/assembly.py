@@ -232,18 +232,19 @@ def _built(way, kernel, request):
 def _read(way, kernel, request):
     cubin = _built(way, kernel, request)
     instructions = _instructions(disassembled(cubin.code))
-    source = plain(kernel).__code__.co_filename
+    name, source = plain(kernel).__name__, plain(kernel).__code__.co_filename
 
     def places():
         # Triton writes line information always, numba when asked.
         lined = way.build(kernel, *request, lineinfo=True) if way is cubin_numba else cubin
         listing = disassembled(lined.code, "-gi")
         if _instructions(listing) != instructions:
-            warnings.warn("with line information the compiler wrote other code", stacklevel=4)
+            message = f"{name} compiles to other code with line numbers: listings have that code"
+            warnings.warn(message, stacklevel=4)
         return _places(listing, cubin.file or source)
 
     return Assembly(
-        name=plain(kernel).__name__,
+        name=name,
         arch=request[1],
         ptx=cubin.ptx,
         sass="\n".join(instructions),

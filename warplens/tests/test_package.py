@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+import warnings
 import zipfile
 from email import message_from_bytes
 from pathlib import Path
@@ -56,6 +57,15 @@ def test_help_is_there_at_once():
     *lines, seconds = ran("-c", HELP).splitlines()
     assert float(seconds) < 0.15, "half a second with the interpreter's own start"
     assert "trace" in "\n".join(lines)
+
+
+def test_a_warning_is_a_line(capsys, monkeypatch):
+    from warplens import launched
+    from warplens.__main__ import main
+
+    monkeypatch.setattr(launched, "main", lambda argv: warnings.warn("other code", stacklevel=2))
+    main(["trace", "mine.py:add"])
+    assert capsys.readouterr().err == "warplens: other code\n"
 
 
 def test_it_tells_its_version():

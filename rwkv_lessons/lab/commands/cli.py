@@ -82,7 +82,7 @@ def parser() -> argparse.ArgumentParser:
     command(questions, "a lesson's questions once more, and their answers", (["which"], which))
     command(reset, "start a lesson's exercises afresh", (["which"], which))
     student = {"metavar": "NAME", "help": "your name, for the report"}
-    to = {"metavar": "FILE", "type": Path, "help": "default: report-NAME.md"}
+    to = {"metavar": "FILE", "type": Path, "help": "default: report- and the name in small letters"}
     command(
         report,
         "write what you solved and your code into one file",
@@ -163,9 +163,8 @@ def progress_(options) -> None:
             e.minutes for e, is_solved in zip(here, passed, strict=True) if not is_solved
         )
         say(f"{stem[:2]}  {_title(stem):28} {marks}")
-    say(
-        f"{solved} of {len(everything)} solved, about {minutes // 60} h {minutes % 60:02} min to go"
-    )
+    left = f"{minutes // 60} h {minutes % 60:02} min"
+    say(f"{solved} of {len(everything)} solved, about {left} of exercises to go")
 
 
 def _marks(here, noted):

@@ -201,10 +201,14 @@ def reset(stem: str) -> tuple[int, Path]:
 
     Returns:
         How many cells changed, and where the notebook from before is kept.
+
+    Raises:
+        LookupError: the file is no notebook.
     """
+    path = notebook_of(stem)
+    _code_cells(path)
     import nbformat
 
-    path = notebook_of(stem)
     notebook = nbformat.read(path, 4)
     changed = _derive(notebook)
     now = datetime.datetime.now().strftime("%Y%m%d-%H%M%S-%f")
@@ -271,7 +275,7 @@ def function_of(id: str) -> Callable:
     are not.
 
     Raises:
-        LookupError: the notebook has no such cell, or no cell defines the function.
+        LookupError: the file is no notebook, it has no such cell, or no cell defines the function.
         Exception: whatever the learner's code raises.
     """
     stem, _, name = id.partition(".")
@@ -304,7 +308,7 @@ def text_of(id: str) -> str:
     """The text of the exercise's own cell; empty where the notebook or the cell is missing."""
     try:
         cells, own = _above_the_check(_code_cells(notebook_of(id.partition(".")[0])), id)
-    except (OSError, ValueError, KeyError):
+    except (OSError, LookupError):
         return ""
     return "" if own is None else _source(cells[own])
 
@@ -316,14 +320,20 @@ def text_above(id: str) -> str:
     """
     try:
         cells, own = _above_the_check(_code_cells(notebook_of(id.partition(".")[0])), id)
-    except (ValueError, KeyError):
+    except LookupError:
         return ""
     return "" if own is None else "\n".join(map(_source, cells))
 
 
 def _code_cells(path):
-    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
-    return [cell for cell in cells if cell["cell_type"] == "code"]
+    try:
+        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        return [cell for cell in cells if cell["cell_type"] == "code"]
+    except (ValueError, KeyError, TypeError):
+        raise LookupError(
+            f"{relative(path)} is damaged, no notebook any more: rename it,"
+            " and `lessons start` copies the lesson again"
+        ) from None
 
 
 def _source(cell):

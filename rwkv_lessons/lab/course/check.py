@@ -178,7 +178,9 @@ def evaluate(id: str, function: Callable, gap: int | None = None) -> Result:
     """
     exercise = _as_asked(exercises.load(id), function, gap)
     if gap is not None and not 1 <= gap <= exercise.gaps:
-        raise ValueError(f"gap is {gap}, and {id} has {exercise.gaps}")
+        raise ValueError(
+            f"gap is {gap}, needs a number from 1 to {exercise.gaps}, the gaps of {id}"
+        )
     mine, open_ = function, ()
     try:
         open_, mine = _completed(exercise, function, gap)

@@ -125,7 +125,9 @@ def test_one_gap_can_be_judged_alone(lesson):
     result = evaluate(ID, function, gap=2)
     assert result.right and not result.passed and "gap 2" in str(result)
     assert not evaluate(ID, typed("square = x * x"), gap=2).attempted
-    with pytest.raises(ValueError, match="gap is 3, and 01_sums.polynomial has 2"):
+    with pytest.raises(
+        ValueError, match="gap is 3, needs a number from 1 to 2, the gaps of 01_sums.polynomial"
+    ):
         evaluate(ID, function, gap=3)
 
 

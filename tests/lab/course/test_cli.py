@@ -1,7 +1,6 @@
 """The `lessons` command, on a made-up course of one lesson."""
 
 import contextlib
-import json
 import os
 import signal
 import subprocess
@@ -213,7 +212,7 @@ def test_progress_has_a_line_for_each_lesson(mine, run):
     run("check", DOUBLE)
     lesson, left = run("progress")[1].splitlines()
     assert lesson.split() == ["01", "twice", "✓·"]
-    assert left == "1 of 2 solved, about 0 h 10 min to go"
+    assert left == "1 of 2 solved, about 0 h 10 min of exercises to go"
 
 
 def test_one_gap_is_for_one_exercise(mine, run):
@@ -222,7 +221,7 @@ def test_one_gap_is_for_one_exercise(mine, run):
     code, said = run("check", DOUBLE, "--gap", "1")
     assert code == 0 and "So far so good: gap 1" in said
     code, said = run("check", DOUBLE, "--gap", "2")
-    assert code == 2 and "gap is 2" in said
+    assert code == 2 and "gap is 2, needs a number from 1 to 1" in said
 
 
 def test_saving_a_notebook_checks_what_changed(mine, run):
@@ -525,7 +524,11 @@ def test_no_lessons_without_the_repository(course, run, monkeypatch):
     assert code == 2 and "make lab" in out
 
 
-def test_a_damaged_notebook_is_named(mine, run):
-    mine.write_text(json.dumps({"cells": 3})[:-2])
-    code, out = run("check", DOUBLE)
-    assert code == 1 and "work/01_twice.ipynb" in out
+@pytest.mark.parametrize("text", ['{"cells": ', '{"cells": 3}', '{"a": 1}', "[]", '{"cells": [1]}'])
+def test_a_damaged_notebook_is_named(mine, run, text):
+    mine.write_text(text)
+    for words, status in (("check", DOUBLE), 1), (("reset", "01"), 2):
+        code, out = run(*words)
+        assert code == status and "work/01_twice.ipynb is damaged" in out and "lessons start" in out
+    assert mine.read_text() == text
+    assert run("report", "Ada", "--to", str(mine.parent / "ada.md"))[0] == 0
