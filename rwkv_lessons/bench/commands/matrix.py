@@ -173,7 +173,7 @@ def check():
             if row.found != new.found:
                 problems.append(f"{row}: the table has {row.found}, now {new.found}")
     if problems:
-        problems.append("See python -m rwkv_lessons.bench matrix --help")
+        problems.append("`make matrix ARGS=--missing` compiles what is missing")
         raise ValueError("\n".join(problems))
     print(f"{len(rows)} kernels, {len(have)} with their architectures: within bounds.")
     print(f"Machine code of ptxas {', '.join(looked_at)}: no fault found.")
