@@ -163,8 +163,8 @@ def progress_(options) -> None:
             e.minutes for e, is_solved in zip(here, passed, strict=True) if not is_solved
         )
         say(f"{stem[:2]}  {_title(stem):28} {marks}")
-    left = f"{minutes // 60} h {minutes % 60:02} min"
-    say(f"{solved} of {len(everything)} solved, about {left} of exercises to go")
+    hours = f"{minutes // 60} h {minutes % 60:02} min"
+    say(f"{solved} of {len(everything)} solved, about {hours} of exercises to go")
 
 
 def _marks(here, noted):
