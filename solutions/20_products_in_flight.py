@@ -380,7 +380,13 @@ EXERCISES = {
                 Case("two heads", "head", partial(chunks, 1, 64, 2)),
                 Case("in any order", "programs", partial(chunks, 2, 64, 2), reverse=True),
             ),
-            in_flight(COUNTED, waits("product", 3, 4), most("product", 3), hidden("copy in", 0.7)),
+            in_flight(
+                COUNTED,
+                waits("product", 3, 4),
+                most("product", 3),
+                hidden("product"),  # wait(0) in place of wait(2) hides one of five
+                hidden("copy in", 0.7),
+            ),
             machine_code(
                 partial(chunks, 1, 64, 2),
                 at_least(20, "HGMMA", text="five products of 64 × 64 × 64 (20 HGMMA)"),

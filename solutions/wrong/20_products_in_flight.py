@@ -89,6 +89,10 @@ kernel = wrong(
             """,
         ),
     ),
+    all_three_at_once=(
+        "Correct, but the wait for the scores is a wait for all three products.",
+        edit("warpgroup_mma_wait(2, deps=(b_a, b_r))", "warpgroup_mma_wait(0, deps=(b_a, b_r))"),
+    ),
     scores_too_early=(
         "The first wait lets the scores' product keep running, too.",
         edit("warpgroup_mma_wait(2, deps=(b_a, b_r))", "warpgroup_mma_wait(3, deps=(b_a, b_r))"),
