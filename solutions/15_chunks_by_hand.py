@@ -133,6 +133,8 @@ EXERCISES = {
             "one": "With one token: it reads r @ s, undecayed, and the new state is exp(w)·s + "
             "k·v.",
             "two": "Token 1 reads a state that faded by w[0]; token 0's k·v fades by w[1].",
+            "fast": "exp(−after) overflows when decays are strong. Subtract before the exp: "
+            "last - after is never positive.",
             "exps": "Take the exp of log decays, [..., C, N], and of nothing larger.",
             "products": "Sums over keys and over tokens are matrix products: @.",
         },
@@ -215,7 +217,9 @@ EXERCISES = {
             "the scores.",
             "two": "Token 1 reads token 0 undecayed, because no decay lies between them.",
             "few": "start has to cancel: add it on one side and subtract it on the other.",
-            "fast": "Count both sides from token m, so that neither exponent is large.",
+            "fast": "Count both sides from token m, so that neither exponent is large. Above the "
+            "diagonal the product may be inf: select with tril, because inf · 0 and inf - inf are "
+            "NaN.",
             "exps": "Use a factor for every token, not for every pair: 2·C·N exps.",
             "products": "Sum over the channels with @.",
         },

@@ -15,6 +15,10 @@ with_state = wrong(
         "The columns of the state fade instead of its rows: a decay belongs to a key.",
         edit("last.exp().mT", "last.exp()"),
     ),
+    last_outside_the_sum=(
+        "Takes the exp of -after, which overflows with strong decays.",
+        edit("(k * (last - after).exp()).mT @ v", "last.exp().mT * ((k * (-after).exp()).mT @ v)"),
+    ),
 )
 
 pairs = wrong(
@@ -40,6 +44,13 @@ product = wrong(
     start_on_one_side=(
         "Only the queries count from the middle, so the start does not cancel.",
         edit("k * (start - after).exp()", "k * (-after).exp()"),
+    ),
+    later_times_zero=(
+        "Multiplies the later tokens' products by 0, and some of them are infinite.",
+        edit(
+            "(left @ right.mT).tril(-1)",
+            "left @ right.mT * torch.ones(len(r[0]), len(r[0])).tril(-1)",
+        ),
     ),
 )
 
