@@ -19,6 +19,10 @@ by_doubling = wrong(
         "Computes (I + A)⁻¹ instead of (I − A)⁻¹.",
         edit("eye + A, A, 2", "eye - A, A, 2"),
     ),
+    up_to_sixteen=(
+        "Stops at the 15th power, whatever C is.",
+        edit("while L < A.shape[-1]:", "while L < 16:"),
+    ),
     power_by_power=(
         "The right sum, but with one product for each power.",
         instead(
@@ -95,6 +99,10 @@ chunk = wrong(
     state_without_z=(
         "Leaves b·z out of the state.",
         edit(" + b_end.mT @ z"),
+    ),
+    by_doubling=(
+        "Inverts by doubling, which fails for keys that are all alike.",
+        edit("by_blocks(", "by_doubling("),
     ),
     token_by_token=(
         "The right answer, but one token after another.",

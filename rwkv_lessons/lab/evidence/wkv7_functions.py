@@ -119,6 +119,14 @@ def readings(C, N=32, alike=False):
     return ((a @ b.mT).tril(-1).float(),)
 
 
+def in_a_row(C):
+    """(A,): each token reads only the one before it, `[2, C, C]`.
+
+    A product of two such matrices is exact in float32, and every power below C is as large as A.
+    """
+    return (torch.diag_embed(torch.tensor([1.0, -1.0])[:, None].expand(2, C - 1), -1),)
+
+
 def unit_triangular_inverse(A):
     """(I − A)⁻¹."""
     eye = torch.eye(A.shape[-1], dtype=A.dtype)
