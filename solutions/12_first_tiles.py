@@ -62,7 +62,8 @@ def softmax(x, y, stride, N, BLOCK: tl.constexpr):
 def softmax_rows(kernel, x):
     """The softmax of each row of x, by one launch of `kernel`, which is `softmax`.
 
-    x is [M, N] float32; its rows start x.stride(0) elements apart. Returns a new tensor, [M, N].
+    x is [M, N] float32; its rows start x.stride(0) elements apart, and it is not copied. Returns a
+    new tensor, [M, N].
     """
     ### BEGIN SOLUTION
     M, N = x.shape
