@@ -385,7 +385,7 @@ EXERCISES = {
             "dk's. What does it save?",
         ),
         hints=(
-            "The sweeps write seven tensors. What is the first axis of each, and how long is it?",
+            "The sweeps write six tensors. What is the first axis of each, and how long is it?",
             "dr_s_parts, dk_s_parts: [NV, B, T, H, K]; dv_s_parts: [NK, B, T, H, V]; kept: [B, "
             "chunks, H, K, V]; a_parts: [NV, B, chunks, H, K]; ds0 like s0. All are float32: "
             "s0.new_empty(…). Pass tensors in the order of the signatures, then **constants.",
