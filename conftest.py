@@ -4,6 +4,7 @@ import copy
 import functools
 import hashlib
 import os
+import signal
 import time
 from pathlib import Path
 
@@ -20,6 +21,9 @@ TEXT = "2a95af4ac93f"
 os.environ["RWKV_LESSONS_PROGRESS"] = "off"  # a learner's progress is not ours to touch
 os.environ.pop("LESSONS_LANG", None)  # outputs are stored in English
 os.environ["PYTHONPATH"] = str(ROOT)  # notebooks' kernels inherit it
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A script's `make test &` ignores Ctrl-C, which commands would inherit that tests interrupt.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 if "PYTEST_XDIST_WORKER" in os.environ:
     # And this: threads that wait for others would spin, on cores that another worker needs. As many
     # threads as ever: the last digit of a sum depends on how many there are.
