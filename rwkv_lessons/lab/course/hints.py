@@ -36,7 +36,7 @@ HINTS = {
     "bits, or a constant used instead of a size?",
     # In Triton.
     "mask": "The last block reaches past the end of a tensor: mask its surplus lanes, in loads and "
-    "in stores.",
+    "in stores. If they are masked: do the strides fit the axis?",
     "origin": "None of its lanes is inside the tensor: which axes does this tensor have, and "
     "where does this program instance's part begin?",
     "programs": "Program instances run in any order: none may read or write what another writes.",
