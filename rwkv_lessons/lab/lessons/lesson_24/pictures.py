@@ -53,6 +53,9 @@ def levels(C=16):
     return Picture(figure, f"{C} tokens: {C - 1} steps row by row, {steps} by blocks")
 
 
+LARGEST = 1e9  # an error that is drawn
+
+
 def inverse_errors(by_doubling, by_blocks, lengths=(4, 8, 16, 32, 64, 128)):
     """Relative errors in float32 of both ways, for keys drawn at random and for keys all alike."""
     figure = style.figure(3.4, 8)
@@ -65,7 +68,7 @@ def inverse_errors(by_doubling, by_blocks, lengths=(4, 8, 16, 32, 64, 128)):
                 (A,) = readings(C, alike=alike)
                 exact = unit_triangular_inverse(A.double())
                 error = (inverse(A) - exact).norm() / exact.norm()
-                errors.append(min(float(error.nan_to_num(1e9, 1e9)), 1e9))
+                errors.append(min(float(error.nan_to_num(LARGEST, LARGEST)), LARGEST))
             ax.plot(lengths, errors, look, markersize=5, label=name)
             keys = "all alike" if alike else "at random"
             right = [str(C) for C, error in zip(lengths, errors, strict=True) if error < 1e-5]
@@ -73,13 +76,14 @@ def inverse_errors(by_doubling, by_blocks, lengths=(4, 8, 16, 32, 64, 128)):
                 f"keys {keys}, {name}: off by less than 1e-5 with {', '.join(right)} tokens"
             )
         ax.axhline(1, color=style.INK, linewidth=1)
-        ax.set(xscale="log", yscale="log", ylim=(1e-9, 1e10), xlabel="tokens of a chunk")
+        ax.set(xscale="log", yscale="log", ylim=(1e-9, 1e11), xlabel="tokens of a chunk")
         ax.set_xscale("log", base=2)
         ax.set_xticks(lengths, [str(n) for n in lengths])
         ax.set_title("keys " + ("all alike" if alike else "drawn at random"))
     panels[0].set_ylabel("error of the inverse, float32")
     panels[0].legend(loc="upper left")
     panels[1].text(lengths[0], 3, "all wrong", size=8)
+    panels[1].text(lengths[-1], 2e9, "$10^9$ or more", size=8, ha="right", va="bottom")
     return Picture(figure, "\n".join(lines))
 
 

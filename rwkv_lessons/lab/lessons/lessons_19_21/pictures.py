@@ -80,7 +80,12 @@ def accumulators(holder, warp=1, lane=5):
     left.set(
         xlim=(0, 64), ylim=(64, 0), aspect="equal", xticks=[0, 32, 64], yticks=range(0, 65, 16)
     )
-    left.set_title(f"warps; black: what lane {lane} of warp {warp} has")
+    left.set(xlabel="column", ylabel="row")
+    for w, colour in enumerate(colours):
+        left.plot([], [], "s", color=colour, alpha=0.5, label=f"warp {w}")
+    left.plot([], [], "s", color=style.INK, label=f"lane {lane} of\nwarp {warp}")
+    left.legend(loc="upper left", bbox_to_anchor=(1, 1), fontsize=8)
+    left.set_title("who holds an element")
     right.set(xlim=(0, 16), ylim=(16, 0), aspect="equal", xticks=[0, 8, 16], yticks=[])
     right.set_title(f"lane · register in the first 16 columns of warp {warp}")
     text = f"lane {lane} of warp {warp} has {len(own)} elements, the first at "
