@@ -384,7 +384,7 @@ EXERCISES = {
                 COUNTED,
                 waits("product", 3, 4),
                 most("product", 3),
-                hidden("product"),  # wait(0) in place of wait(2) hides one of five
+                hidden("product", 0.3),  # wait(2) hides 12 of 20, wait(1) 8, wait(0) 4
                 hidden("copy in", 0.7),
             ),
             machine_code(
