@@ -225,7 +225,7 @@ def arguments(argv):
     parser.add_argument(
         "--seed",
         type=at_least(0),
-        help="start the draws from it (default: 0, or where --state was)",
+        help="of the draws (default: 0; with --state, where they stopped)",
     )
     parser.add_argument(
         "--state",

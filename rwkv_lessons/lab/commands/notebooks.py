@@ -206,7 +206,7 @@ def reset(stem: str) -> tuple[int, Path]:
         LookupError: the file is no notebook.
     """
     path = notebook_of(stem)
-    _code_cells(path)
+    _code_cells(path)  # says what is wrong with a damaged one, as nbformat does not
     import nbformat
 
     notebook = nbformat.read(path, 4)

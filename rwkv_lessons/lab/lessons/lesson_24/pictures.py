@@ -53,7 +53,7 @@ def levels(C=16):
     return Picture(figure, f"{C} tokens: {C - 1} steps row by row, {steps} by blocks")
 
 
-LARGEST = 1e9  # an error that is drawn
+LARGEST = 1e9  # error that is drawn; larger ones, infinite or NaN, are drawn as this one
 
 
 def inverse_errors(by_doubling, by_blocks, lengths=(4, 8, 16, 32, 64, 128)):
@@ -83,7 +83,7 @@ def inverse_errors(by_doubling, by_blocks, lengths=(4, 8, 16, 32, 64, 128)):
     panels[0].set_ylabel("error of the inverse, float32")
     panels[0].legend(loc="upper left")
     panels[1].text(lengths[0], 3, "all wrong", size=8)
-    panels[1].text(lengths[-1], 2e9, "$10^9$ or more", size=8, ha="right", va="bottom")
+    panels[1].text(lengths[-1], 2 * LARGEST, "$10^9$ or more", size=8, ha="right", va="bottom")
     return Picture(figure, "\n".join(lines))
 
 
