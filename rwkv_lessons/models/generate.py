@@ -190,7 +190,7 @@ def speeds(model, sequences, tokens, steps, seconds, bandwidth):
     weights, states = model.bytes_per_step(sequences)
     bound = bandwidth / (weights + states) * tokens / steps
     return (
-        f"{line}, {rate / bound:.1%} of the memory bound, {bound:.1f} tokens/s ("
+        f"{line}, {100 * rate / bound:.3g}% of the memory bound, {bound:,.1f} tokens/s ("
         f"{weights / 1e6:.1f} MB of weights and {states / 1e6:.1f} MB of states a step at"
         f" {bandwidth / 1e9:.0f} GB/s)"
     )

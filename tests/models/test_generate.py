@@ -201,8 +201,8 @@ def test_the_bound_counts_weights_once_and_states_twice():
     assert states == 3 * 2 * (2 * 2 * 16 * 16 * 4 + 2 * 2 * 32 * 2)
     told = generate.speeds(model, 3, 30, 10, 2.0, 1e9)
     bound = 3e9 / (read + states)
-    assert told.startswith(f"30 tokens in 2.00 s: 15.0 tokens/s, {15 / bound:.1%} of the memory")
-    assert f"{bound:.1f} tokens/s" in told
+    assert told.startswith(f"30 tokens in 2.00 s: 15.0 tokens/s, {1500 / bound:.3g}% of the memory")
+    assert f"{bound:,.1f} tokens/s" in told
     assert generate.speeds(model, 3, 30, 10, 2.0, None) == "30 tokens in 2.00 s: 15.0 tokens/s"
 
 
