@@ -36,8 +36,6 @@ def test_two_gpus_are_shown_as_they_were_recorded(tmp_path):
     ms = {"one GPU": 4.0, "two GPUs": 2.5, "main pass": 2.0, "gather": 0.1}
     rows = [Measurement(f"wkv6, {x}", median_ms=y, **about) for x, y in ms.items()]
     rows.append(Measurement("wkv6, one GPU, both passes", problem="out of memory", **about))
-    for x in ("one GPU", "two GPUs"):  # of kernels that are deleted
-        rows.append(Measurement(f"wkv6 corrected, {x}", median_ms=9.0, **about))
     save(Record("sequence-parallel", where, tuple(rows)), tmp_path)
     _, heads, line = ranks.measured(tmp_path).splitlines()
     assert heads.startswith("4,096 tokens ") and heads.endswith("both passes ×")

@@ -121,7 +121,6 @@ def costs(rates, reach, tokens=(2**15, 2**17, 2**20)):
 
 
 STEPS = "states", "main pass", "gather"
-GONE = "wkv6 corrected"  # a design with kernels that are deleted; records of their time have it
 
 
 def measured(folder=None):
@@ -136,7 +135,7 @@ def measured(folder=None):
     for case, shape in dict.fromkeys((_case(row), row.shape) for row in record_of_two.rows):
         ms = _times(record_of_two, case, shape)
         one, two = ms.get("one GPU"), ms.get("two GPUs")
-        if not one or not two or case.startswith(GONE):
+        if not one or not two:
             continue
         if shape[2] != length:
             length = shape[2]
