@@ -523,6 +523,19 @@ def test_the_ladder_on_this_gpu(capsys):
     assert len(refused) == 1 and "[512]" in refused[0] and "RESOURCES" in refused[0]
 
 
+@pytest.mark.parametrize(
+    ("shape", "problem"),
+    [
+        ("3,1,64,2,16", "GPUs must be 2, got 3"),
+        ("2,1,3,2,16", "T must be at least 4, two tokens a GPU"),
+    ],
+)
+def test_a_shape_that_two_gpus_cannot_share_is_refused(shape, problem):
+    with pytest.raises(SystemExit) as end:
+        main(["sequence-parallel", "--quick", "--shape", shape])
+    assert problem in end.value.code
+
+
 def test_a_case_of_sequence_parallel_that_does_not_exist_is_refused(capsys):
     with pytest.raises(SystemExit) as end:
         main(["sequence-parallel", "--quick", "--methods", "wkv9"])

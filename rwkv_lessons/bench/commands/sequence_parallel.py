@@ -66,7 +66,12 @@ UNEVEN = 1.35
 def command(options):
     """`python -m rwkv_lessons.bench sequence-parallel`."""
     choose(dict.fromkeys(CASES), options.methods)
-    asked_shapes(options, SEQUENCE_PARALLEL)
+    for gpus, _, tokens, *_ in asked_shapes(options, SEQUENCE_PARALLEL):
+        if gpus != RANKS:
+            raise ValueError(f"--shape: GPUs must be {RANKS}, got {gpus}")
+        if tokens < 2 * RANKS:  # of a single token, o has no gradient of w
+            least = f"{2 * RANKS}, two tokens a GPU"
+            raise ValueError(f"--shape: T must be at least {least}, got {tokens}")
     cuda = torch.cuda.is_available() and torch.cuda.device_count() >= RANKS
     if not cuda and not options.quick:
         raise ValueError(f"needs {RANKS} NVIDIA GPUs: add --quick for small parts on the CPU")
