@@ -16,10 +16,12 @@ from pathlib import Path
 import torch
 
 from rwkv_lessons.models.rwkv7 import Rwkv7, States, read_checkpoint
+from rwkv_lessons.models.seeds import as_seed
 from rwkv_lessons.models.vocabulary import Bytes, World, decoder
 from rwkv_lessons.runtime.command_line import at_least, run, writable
 
 FORMAT = "rwkv_lessons generation, 1"
+COLDEST = 1e-30  # divided by less, a logit can overflow; the likeliest token is as certain
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
@@ -31,7 +33,7 @@ def choose(logits, temperature, top_p, uniform):
             it, after the temperature.
         uniform: `[S]`, numbers from 0 to 1 that decide.
     """
-    if temperature == 0:
+    if temperature < COLDEST:
         return logits.argmax(-1)
     odds, tokens = torch.softmax(logits.float() / temperature, -1), None
     if top_p < 1:
@@ -224,7 +226,7 @@ def arguments(argv):
     )
     parser.add_argument(
         "--seed",
-        type=at_least(0),
+        type=as_seed,
         help="of the draws (default: 0; with --state, where they stopped)",
     )
     parser.add_argument(

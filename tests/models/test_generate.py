@@ -97,6 +97,13 @@ def test_a_sequence_is_the_same_alone_in_a_batch_and_in_pieces():
         alone.feed({0: [one[0]]})
 
 
+@pytest.mark.parametrize("temperature", [0, 1e-300, 1e-39, 1e-31, 1e-29, 1e-3])
+def test_at_a_low_temperature_the_likeliest_token_is_drawn(temperature):
+    logits = torch.tensor([[0.0, -50.0, 40.0, 39.0], [9.0, -1.0, 2.0, 3.0]])
+    for top_p in (0.5, 1):
+        assert choose(logits, temperature, top_p, torch.full((2,), 0.7)).tolist() == [2, 0]
+
+
 def test_draws_follow_the_odds_of_the_fewest_tokens_that_reach_top_p():
     logits = torch.tensor([0.1, 0.5, 0.15, 0.25]).log().expand(1000, -1)
     uniform = (torch.arange(1000) + 0.5) / 1000
@@ -257,6 +264,7 @@ def test_the_first_layer_needs_no_share_of_its_own_value():
         (("--prompt", "x"), "--vocabulary --bytes is required"),
         (("--bytes", "--prompt", "x", "--top-p", "0"), "above 0 and up to 1"),
         (("--bytes", "--prompt", "x", "--temperature", "-1"), "at least 0"),
+        (("--bytes", "--prompt", "x", "--seed", "9" * 20), "from 0 to 1000000000000"),
         (("--bytes", "--prompt", "x", "--device", "gpu"), "--device 'gpu': needs cpu, cuda"),
         (("--bytes", "--prompt", "x", "--device", "meta"), "needs cpu, cuda or cuda:N"),
         (("--vocabulary", "nowhere", "--prompt", "x"), "cannot be read as a vocabulary"),
