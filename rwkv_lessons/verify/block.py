@@ -18,6 +18,7 @@ import torch
 from torch.nn import functional as F
 
 from rwkv_lessons.models.rwkv7 import random_weights, ready_to_learn, time_mix
+from rwkv_lessons.models.seeds import as_seed
 from rwkv_lessons.runtime.command_line import at_least, run
 from rwkv_lessons.wkv7 import wkv7_reference
 from rwkv_lessons.wkv7.options import CLAMP
@@ -163,12 +164,14 @@ def lines(table):
 
 def main(argv=None):
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m rwkv_lessons.verify.block",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
         "--shape", nargs=3, type=at_least(1), metavar=("B", "T", "H"), help="heads are of 64"
     )
-    parser.add_argument("--seed", type=at_least(0), default=0)
+    parser.add_argument("--seed", type=as_seed, default=0)
     options = parser.parse_args(argv)
     on_gpu = torch.cuda.is_available()
     shape = options.shape or (LARGE if on_gpu else SMALL)

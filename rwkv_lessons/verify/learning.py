@@ -14,6 +14,7 @@ import torch
 
 from rwkv_lessons.models.rwkv6 import Plan, train
 from rwkv_lessons.models.rwkv7 import Learner, random_weights, ready_to_learn
+from rwkv_lessons.models.seeds import as_seed
 from rwkv_lessons.models.tasks import REVERSAL_VOCABULARY, reversal
 from rwkv_lessons.runtime.command_line import at_least, run
 from rwkv_lessons.verify.block import ClampW, clamped
@@ -73,11 +74,15 @@ def mean(x):
 
 def main(argv=None):
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m rwkv_lessons.verify.learning",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--steps", type=at_least(1), default=200)
-    parser.add_argument("--every", type=at_least(1), default=20, help="steps of a line; 20")
-    parser.add_argument("--seed", type=at_least(0), default=0)
+    parser.add_argument("--steps", type=at_least(1), default=200, help="default: 200")
+    parser.add_argument(
+        "--every", type=at_least(1), default=20, help="steps of a line (default: 20)"
+    )
+    parser.add_argument("--seed", type=as_seed, default=0)
     options = parser.parse_args(argv)
     on_gpu = torch.cuda.is_available()
     device = "cuda" if on_gpu else "cpu"
