@@ -38,8 +38,8 @@ TIMEX = {"timex": "this library", "cuda": "this library, CUDA", "fft": "FFT, tor
 TIMEX |= {"conv1d": "conv1d, torch"}
 MLA = {"decode": "this library", "torch absorbed": "torch"}
 BOTH = "forward and backward"
-ONE_TWO = {"wkv6, one GPU": "one GPU", "wkv6, two GPUs": "two GPUs"}
-LONG = (2, 1, 32768, 64, 64)  # GPUs, B, T, H, N
+ONE_TWO = {"wkv6, one GPU": "forward, 1 GPU", "wkv6, two GPUs": "forward, 2 GPUs"}
+ONE_TWO |= {f"{method}, both passes": f"both, {label[9:]}" for method, label in ONE_TWO.items()}
 MODEL = (8, 2048, 12, 1024)
 CHARTS = {
     "rwkv6": (
@@ -70,15 +70,9 @@ CHARTS = {
             },
         ),
     ),
-    "many_gpus": (
-        Chart("forward", "sequence-parallel", LONG, ONE_TWO, 2),
-        Chart(
-            BOTH,
-            "sequence-parallel",
-            LONG,
-            {f"{method}, both passes": label for method, label in ONE_TWO.items()},
-            2,
-        ),
+    "many_gpus": tuple(
+        Chart(f"{tokens:,} tokens", "sequence-parallel", (2, 1, tokens, 64, 64), ONE_TWO, 4)
+        for tokens in (32768, 131072, 1048576)
     ),
 }
 
