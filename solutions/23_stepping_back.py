@@ -11,7 +11,7 @@ from rwkv_lessons.lab.evidence.cuda import ATOMICS, at_most
 from rwkv_lessons.lab.evidence.functions import function_cases
 from rwkv_lessons.lab.evidence.triton import exps, no_spills, reads, writes
 from rwkv_lessons.lab.evidence.wkv7 import BACKWARD, FORWARD, problem, wkv7_triton_kernel
-from rwkv_lessons.lab.evidence.wkv7_functions import calls
+from rwkv_lessons.lab.evidence.wkv7_functions import calls, no_solver
 from rwkv_lessons.runtime.launch_numba import ceil_div
 
 
@@ -179,8 +179,8 @@ STEPS = (  # kernel, launch, its tensors, those it writes
 
 
 def small(K):
-    """Blocks in the interpreter."""
-    return {"BK": triton.next_power_of_2(K), "BV": 4, "C": 4}
+    """Blocks in the interpreter. With 5 keys spans are shorter, for whoever writes 4, not C."""
+    return {"BK": triton.next_power_of_2(K), "BV": 4, "C": 3 if K == 5 else 4}
 
 
 def exactly_back(s, w, k, v, a, b):
@@ -239,11 +239,14 @@ EXERCISES = {
                 # What rounding has left is divided by the decay and by 1 + a·b/decay, 0.4 to 0.9.
                 tolerance=1e-4,
             ),
+            no_solver(_last(30, 32, 32)),
         ),
         symptoms={
             "one token": "Which rows does a step multiply by the decay, and what does it add "
             "afterwards? Undo that in reverse order. Is z right? The state follows from it.",
             "decay": "Divide both the remaining state and b by the decay.",
+            "solver": "a times the divided state is an equation for z alone: one division solves "
+            "it.",
         },
     ),
     "longest_span": Exercise(
@@ -281,6 +284,8 @@ EXERCISES = {
             "RWKV-7's strongest decay": "2⁻²⁴ is 6e-8, so the error may grow by a factor of 2²⁴ "
             "· error. Count whole steps: round down.",
             "half": "Round down: one more token would exceed the error.",
+            "a mild decay": "A step divides the error by the decay: use the parameter.",
+            "more digits": "The error may grow from 2⁻²⁴ to `error`: use the parameter.",
         },
     ),
     "forward_sweep": Exercise(
@@ -321,7 +326,8 @@ EXERCISES = {
             "by hand": "One token is a span by itself, and its state is kept.",
             "one token": "z is what the token read, before it changed the state.",
             "span": "A span ends where (t + 1) % C is 0; the last one ends with the last token.",
-            "never written": "Every token has a z. The last span is kept even if it is short.",
+            "never written": "Every token has a z. A span has C tokens; the last one is kept even "
+            "if it is shorter.",
         },
     ),
     "backward_sweep": Exercise(

@@ -1,6 +1,6 @@
 """Wrong answers to 23_stepping_back."""
 
-from rwkv_lessons.lab.course.wrong_answers import edit, move, wrong
+from rwkv_lessons.lab.course.wrong_answers import edit, instead, move, wrong
 
 step_back = wrong(
     z_of_the_state_after=(
@@ -22,6 +22,23 @@ step_back = wrong(
     b_not_divided=(
         "Subtracts b undivided from the divided state.",
         edit("b * torch.exp(-w)", "b"),
+    ),
+    solved=(
+        "Right, but by a solver.",
+        instead("""
+            before = torch.linalg.solve(
+                torch.diag(w.exp()) + torch.outer(b, a), s - torch.outer(k, v)
+            )
+            return before, a @ before
+        """),
+    ),
+    inverted=(
+        "Right, but by the inverse of a matrix.",
+        instead("""
+            step = torch.diag(w.exp()) + torch.outer(b, a)
+            before = step.inverse() @ (s - torch.outer(k, v))
+            return before, a @ before
+        """),
     ),
 )
 
@@ -54,6 +71,10 @@ forward_sweep = wrong(
     last_span_forgotten=(
         "Does not keep a span that is not full.",
         edit("((t + 1) % C == 0) | (t == T - 1)", "(t + 1) % C == 0"),
+    ),
+    spans_of_four=(
+        "The length of a span is a number, right only for spans of four.",
+        edit("((t + 1) % C == 0)", "((t + 1) % 4 == 0)"),
     ),
     kept_a_token_too_early=(
         "Keeps the state after the first token of a span instead of the last.",

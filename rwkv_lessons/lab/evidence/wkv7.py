@@ -42,7 +42,7 @@ FORWARD = (
     *MANY,
     ("the order of the programs does not matter", "programs", Size((2, 3, 2, 6, 9))),
 )
-# Spans of 4 tokens.
+# Spans of 4 tokens, or of 3 where K is 5.
 BACKWARD = (
     ("one token, no states", "by hand", Size((1, 1, 1, 8, 4), states=False)),
     ("one token between two states", "one token", Size((1, 1, 1, 8, 4))),

@@ -96,6 +96,25 @@ def few_calls(make: Callable, most: int, text: str, side: int = 0, **stand_ins: 
     return gather
 
 
+def no_solver(make: Callable):
+    """One call, in which nothing may solve a system or invert a matrix.
+
+    Args:
+        make: () → its arguments.
+    """
+
+    def gather(function, exercise):
+        with solvers() as used:
+            called(function, *make())
+        if used:
+            message = f"{used[0]} solves a system or inverts a matrix"
+            return Row("work", FAILED, message, explained("", exercise, "solver"))
+        return Row("work", PASSED, "no solver, no matrix inverse")
+
+    gather.kind = "work"
+    return gather
+
+
 def heads(H, C, K, V, **choice):
     """r, w, k, v, a, b `[H, C, K or V]` and a state `[H, K, V]`, float32.
 
