@@ -240,7 +240,8 @@ EXERCISES = {
         symptoms={
             "by hand": "With one token and an empty state, dr gets nothing through S, and kept "
             "is k·v.",
-            "last": "dr uses the state before its token, and sums over values: axis 1.",
+            "last": "dr uses the state before its token, and sums over values: axis 1. Then S "
+            "decays along the keys, and k·v is added.",
             "state": "dr uses the state before its token: sum first, then update S.",
         },
     ),
@@ -286,7 +287,8 @@ EXERCISES = {
             "through it, and ds0 is r·do.",
             "last": "dk sums G over values, axis 1; dv sums it over keys, axis 0. Then G decays "
             "along the keys, and r·do is added.",
-            "state": "dk[t] and dv[t] use the G after token t; and the last token comes first.",
+            "state": "dk[t] and dv[t] use the G after token t, and so does the sum of S·G after "
+            "the last token of a chunk. The last token comes first.",
             "mask": "The tokens are T-1, T-2, … 0. If the fault is at the end of a tensor: the "
             "last block extends past it, so mask its surplus lanes, in loads and in stores.",
             "blocks": "Partial sums: dk_s_parts[i_v] and a_parts[i_v] for a block of values, "
@@ -417,7 +419,8 @@ EXERCISES = {
             "NV of them.",
             "two chunks": "kept has a state for every chunk, also for the last one: `chunks`.",
             "bfloat16": "Partial sums, states and their gradients are float32, whatever r is.",
-            "grid": "Which programs are missing? Both sweeps use `grid`.",
+            "grid": "Are programs missing? Both sweeps use `grid`. Or has a tensor more partial "
+            "sums than there are blocks to write them?",
             "launch": "Pass tensors in the order of the signature, then **constants. Outputs are "
             "new memory; partial sums and states are float32.",
             "sizes": "An output is too small: count the blocks, NV or NK, and the chunks.",

@@ -189,6 +189,7 @@ EXERCISES = {
             "few values": "No more values than needed: 4 cover 3.",
             "more keys than elements": "All keys stay in the tile, whatever it costs; BV is at "
             "least 1.",
+            "a tile of four warps": "elements may be larger than 1,024: use the parameter.",
             "a small state": "BV is the next power of two above V, even if more would fit.",
         },
     ),

@@ -193,6 +193,8 @@ EXERCISES = {
             "sums.",
             "two blocks": "The second block may have a larger maximum. Then multiply the old "
             "sums, total and acc, by exp(m − larger).",
+            "the last block is shorter": "N need not be a multiple of BN: block has as many "
+            "columns as are left, and its latents as many rows.",
             "scores around 90": "exp(90) overflows in float32: subtract the largest score first.",
             "the largest score comes first": "m is the largest score of all blocks so far. A "
             "block with only smaller scores leaves it unchanged.",
@@ -253,7 +255,7 @@ EXERCISES = {
         symptoms={
             "two queries": "The kernel's sizes are those of the tensors: R is the last axis of "
             "q_latent, P that of q_rope, V the second of w_v. There are M queries but N tokens. "
-            "o has the type of w_v.",
+            "scale is passed on as it is. o has the type of w_v.",
             "many queries": "Take as many blocks of queries as needed to cover all M.",
             "an earlier part in the cache": "There are M queries but N tokens.",
             "batch rows and heads": "There is a program for each head of each batch row: B·H.",
@@ -365,7 +367,8 @@ EXERCISES = {
             "causal": "Query m must not see a token after its own: use −inf before you take the "
             "maximum.",
             "position": "Query m is token N − M + m, not m.",
-            "head": "w_v belongs to head i_h; the latent belongs to all heads.",
+            "head": "Query m of head h is row (b·M + m)·H + h of q_latent, q_rope and o. w_v "
+            "belongs to head i_h; the latent belongs to all heads.",
             "overflow": "Subtract the row's maximum before the exp.",
             "underflow": "All scores may be −150: start the maximum at −inf, and keep hidden "
             "tokens out of it.",

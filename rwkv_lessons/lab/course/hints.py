@@ -10,7 +10,8 @@ HINTS = {
     "Σ_i r_i·u_i·k_i·v_j. After it, S_ij = k_i·v_j.",
     "state": "For each token: is the state used first, then multiplied by the decay, and only "
     "then is k·v added?",
-    "head": "r, k, v, decay and u all depend on h, and each head has its own state.",
+    "head": "r, k, v, decay and u, if there is one, all depend on h, and each head has its own "
+    "state.",
     "batch": "Does every (b, h) start from its own zeros and read its own tokens?",
     "tail": "There may be more threads than outputs: the extra ones must write nothing.",
     "bounds": "Which index belongs to which axis, and over which range does it run?",
@@ -34,6 +35,8 @@ HINTS = {
     "many": "It is right for few program instances: is there a constant where B·H, K or V belongs?",
     "many elements": "It is right for few elements: is the number of elements stored in 8 or 16 "
     "bits, or a constant used instead of a size?",
+    "many sizes": "It is right for the cases before this one. Compute this call by hand: is there "
+    "a constant where a parameter belongs, or a rounding in the wrong direction?",
     # In Triton.
     "mask": "The last block reaches past the end of a tensor: mask its surplus lanes, in loads and "
     "in stores. If they are masked: do the strides fit the axis?",
