@@ -18,6 +18,7 @@ import torch
 
 from rwkv_lessons.models import trained
 from rwkv_lessons.models.rwkv6 import Model, Plan, Sizes, stream, train
+from rwkv_lessons.models.seeds import as_seed
 from rwkv_lessons.models.tasks import ASK, END, REVERSAL_VOCABULARY, reversal, reversed_right
 from rwkv_lessons.runtime.command_line import at_least, run, writable
 
@@ -68,9 +69,11 @@ def answer(model, digits, mix=None):
 
 
 def main(argv=None):
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m rwkv_lessons.models.reverse", description=__doc__
+    )
     parser.add_argument("--steps", type=at_least(1), default=PLAN.steps)
-    parser.add_argument("--seed", type=at_least(0), default=0)
+    parser.add_argument("--seed", type=as_seed, default=0)
     parser.add_argument(
         "--threads", type=at_least(1), default=1, help="more do not help: small sums"
     )

@@ -13,6 +13,7 @@ import torch
 
 from rwkv_lessons.models import trained
 from rwkv_lessons.models.rwkv6 import Model, Plan, Sizes, stream, train
+from rwkv_lessons.models.seeds import as_seed
 from rwkv_lessons.models.tasks import alphabet, passages
 from rwkv_lessons.runtime.command_line import at_least, run, writable
 
@@ -50,9 +51,9 @@ def story(model, letters, begin, count, mix=None, temperature=0.5, seed=0):
 
 
 def main(argv=None):
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m rwkv_lessons.models.text", description=__doc__)
     parser.add_argument("--steps", type=at_least(1), default=PLAN.steps)
-    parser.add_argument("--seed", type=at_least(0), default=0)
+    parser.add_argument("--seed", type=as_seed, default=0)
     parser.add_argument("--checkpoint", type=writable, help="a file to continue from, and to write")
     parser.add_argument("--record", action="store_true", help="keep the weights")
     options = parser.parse_args(argv)
