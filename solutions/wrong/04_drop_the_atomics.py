@@ -7,6 +7,10 @@ kernel = wrong(
         "The state is updated before it is used, so the current token counts twice.",
         move("s[i] = decay[h, i] * s[i] + kv", before="o_j +="),
     ),
+    adds_to_fresh_memory=(
+        "Adds the sum to whatever the memory of o holds, which is no longer zeroed.",
+        edit("o[b, t, h, j] = o_j", "o[b, t, h, j] += o_j"),
+    ),
     still_atomic=(
         "The answer is right, but every product still goes to memory through an atomic.",
         edit("o_j = float32(0)", "o[b, t, h, j] = 0"),

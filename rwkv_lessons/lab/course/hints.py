@@ -48,6 +48,8 @@ HINTS = {
     "BT or another size belongs?",
     "never written": "Who should store this element? Look for the store, at where each one's "
     "indices start, and at the mask or guard around it.",
+    "adds to memory": "Fresh memory holds anything. Keep the sum in a variable of the thread, and "
+    "store it with =.",
     "undefined": "tl.load(pointer, mask, 0): the third argument is what masked lanes hold.",
     "changed input": "Others read it after you: write to an output or a copy; in torch, mind "
     "operations that end in _.",

@@ -10,6 +10,7 @@ import numpy as np
 TOLERANCE = 1e-5
 FRESH = np.uint32(0x7FC5EED0)  # the bits of a NaN that no arithmetic makes
 COMPUTED = "a NaN that was computed"
+NEVER_WRITTEN = ("is ever written", "never written")  # what is said of such elements
 
 
 class Difference(AssertionError):
@@ -46,6 +47,12 @@ class NeverWritten(ClearMistake):
     """An output has elements that nobody has stored."""
 
     symptom = "never written"
+
+
+class AddsToMemory(ClearMistake):
+    """An output would be right if its memory had been zero before."""
+
+    symptom = "adds to memory"
 
 
 class ChangedInput(ClearMistake):

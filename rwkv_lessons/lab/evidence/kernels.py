@@ -14,7 +14,7 @@ from warplens.cuda import trace
 from warplens.faults import UninitialisedRead
 
 from ..course.check import FAILED, PASSED, Row
-from .compare import ChangedInput, Difference
+from .compare import NEVER_WRITTEN, AddsToMemory, ChangedInput, Difference
 from .traffic import FEW, MANY, SHARED_BYTES
 from .verdicts import explained
 
@@ -240,6 +240,8 @@ def run(kernel, problem, case, traced=False):
     except Difference as difference:
         if difference.symptom == "unset" and not traced:
             _raise_unset(kernel, problem)
+        if any(words in str(difference) for words in NEVER_WRITTEN):
+            _raise_added(kernel, problem)
         raise
     return traces
 
@@ -265,6 +267,20 @@ def _raise_unset(kernel, problem):
         for fault in traced_launch(kernel, grid, block, arrays, problem.constants).faults:
             if isinstance(fault, UninitialisedRead):
                 raise fault
+
+
+def _raise_added(kernel, problem):
+    """Raises what explains a NaN that was in fresh memory: sums are added to it."""
+    for grid, block, arrays in problem.launches:
+        for name in problem.writes:
+            arrays[name][...] = 0
+        trace.run(kernel, grid, block, *arrays.values(), constants=problem.constants)
+    try:
+        problem.judge()
+    except Difference:
+        return
+    names = " and ".join(problem.writes)
+    raise AddsToMemory(f"{names}: right if it held zeros before the launch, but it does not")
 
 
 def why(trouble, exercise, case=None):

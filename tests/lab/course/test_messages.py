@@ -157,6 +157,22 @@ def test_an_output_that_nobody_writes_is_named():
     assert f"hint: {HINTS['never written']}" in text
 
 
+@pytest.mark.parametrize(
+    "id, change",
+    [
+        ("04_drop_the_atomics.kernel", ("o[b, t, h, j] = o_j", "o[b, t, h, j] += o_j")),
+        ("04_drop_the_atomics.kernel",
+         ("o[b, t, h, j] = o_j", "cuda.atomic.add(o, (b, t, h, j), o_j)")),
+        (NAIVE, ("o[b, c, t] = o_t", "o[b, c, t] += o_t")),
+    ],
+    ids=["sum", "atomic", "time-x"],
+)  # fmt: skip
+def test_sums_that_are_added_to_fresh_memory_are_named(id, change):
+    text = said(id, edit(*change))
+    assert "o: right if it held zeros before the launch" in text and "ever written" not in text
+    assert text.count("hint") == 1 and f"hint: {HINTS['adds to memory']}" in text
+
+
 def test_a_bfloat16_result_is_named():
     text = said("30_many_gpus.compose", instead("return (A1 * A2).bfloat16(), B1"))
     assert "A: got bfloat16, with 8 bits of each number; want float32" in text
