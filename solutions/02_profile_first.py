@@ -5,7 +5,8 @@ import numpy as np
 from rwkv_lessons.lab.course.check import FAILED, PASSED, Row
 from rwkv_lessons.lab.course.exercises import Afterwards, Exercise
 from rwkv_lessons.lab.evidence.compare import Difference
-from rwkv_lessons.lab.evidence.functions import called, function_cases, shown
+from rwkv_lessons.lab.evidence.functions import called, function_cases, several, shown
+from rwkv_lessons.lab.evidence.verdicts import failed
 from rwkv_lessons.records.profiles import Kernel
 from warplens.faults import KernelFault
 
@@ -67,11 +68,9 @@ def answer(function, exercise):
     random = [("a longer profile", given, exercise.reference(*given)) for given in _profiles()]
     for name, arguments, want in (*CASES, *random):
         try:
-            got = called(function, *arguments)
+            got = several(called(function, *arguments), len(want), NUMBERS)
         except (Difference, KernelFault) as error:
-            return Row("answer", FAILED, name, (shown(function, arguments), str(error)))
-        if len(got) != len(want):
-            return Row("answer", FAILED, name, (f"{len(got)} numbers, want {len(want)}",))
+            return failed(name, error, exercise, None, shown(function, arguments))
         for what, x, y in zip(NUMBERS, got, want, strict=True):
             if not abs(x - y) < 1e-9:  # sums of a few small numbers
                 hint = f"hint: {exercise.symptoms[what]}"
@@ -121,10 +120,12 @@ EXERCISES = {
         ),
         evidence=(answer,),
         symptoms={
-            "kernels per token": "Divide the number of all kernels by the number of tokens.",
-            "elementwise share": "Add up microseconds, not launches.",
+            "kernels per token": "Divide the number of all kernels by the number of tokens, and do "
+            "not round.",
+            "elementwise share": "Add up microseconds, not launches, of every kernel with "
+            '"elementwise" anywhere in its name. A share is between 0 and 1.',
             "idle share": "The idle share is the part of the span in which no kernel runs. The "
-            "span begins with the first kernel, not at 0.",
+            "span begins with the first kernel, not at 0, and ends when the last kernel ends.",
         },
     ),
     "finish": Exercise(

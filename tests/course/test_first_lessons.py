@@ -67,6 +67,7 @@ def test_zeros_and_untouched_outputs_fail(kernel):
         ("01_five_loops.least_bytes", lambda *sizes: 0),
         ("02_profile_first.read_profile", lambda kernels, tokens: (0, 0, 0)),
         ("02_profile_first.read_profile", lambda kernels, tokens: 0),
+        ("02_profile_first.read_profile", lambda kernels, tokens: None),
         ("02_profile_first.finish", lambda durations, launch: 0),
     ],
 )
@@ -95,6 +96,19 @@ def test_a_wrong_number_is_named():
     text = str(evaluate("02_profile_first.read_profile", launches))
     assert "elementwise share: 0.667, want 0.4" in text and "microseconds, not launches" in text
     assert "got 1, want 7" in str(evaluate("01_five_loops.flops", lambda *sizes: 1))
+
+
+@pytest.mark.parametrize(
+    "returned, said",
+    [
+        (None, "nothing was returned"),
+        (0.4, "returns 1 thing, want 3: kernels per token, elementwise share, idle share"),
+        ((3, 40, 0), "elementwise share: 40, want 0.4\n"),
+    ],
+)
+def test_a_profile_without_its_three_shares_is_told_so(returned, said):
+    text = str(evaluate("02_profile_first.read_profile", lambda kernels, tokens: returned))
+    assert said in text and text.count("hint:") == (returned != 0.4) and "line" not in text
 
 
 def test_a_function_may_be_compiled_by_the_learner():
