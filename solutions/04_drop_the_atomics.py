@@ -70,7 +70,8 @@ EXERCISES = {
         ),
         symptoms={
             "by hand": "If t=0 is right and t=1 is too large, the sum of one token continues "
-            "into the next. If t=0 is wrong, check that s is used before it is updated.",
+            "into the next. If t=0 is wrong, check that s is used before it is updated, that i "
+            "runs over all N, and that only v has the index j.",
             "state": "Does every token's sum start from 0? Is s used before it is updated?",
         },
     )

@@ -46,7 +46,10 @@ ROUNDING = "A warp's registers are 32 times those of a thread, rounded up to a m
 QUARTERS = (
     "A warp takes its registers from one quarter; what is left over there is useless to the others."
 )
-PLACES = "Registers are not the only limit: a quarter has 16 warp slots, the SM 32 block slots."
+PLACES = (
+    "Registers are not the only limit: a quarter has 16 warp slots, the SM 32 block slots. If you "
+    "get fewer: round up the registers of a warp, not of a thread, and return warps, not blocks."
+)
 WHOLE = (
     "An SM takes whole blocks only. How many blocks of block // 32 warps fit, and how many warps "
     "is that?"
@@ -143,7 +146,7 @@ EXERCISES = {
             "the 64 warp slots run out": PLACES,
             "the registers run out": "How many registers does one warp of 32 threads need, and "
             "how often does that fit into a quarter?",
-            "every quarter has its own registers": QUARTERS,
+            "every quarter has its own registers": f"{QUARTERS} Did you round up to 256 first?",
             "registers are given out 256 at a time": ROUNDING,
             "only whole blocks count": WHOLE,
             "a block too large to fit": WHOLE,
