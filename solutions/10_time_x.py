@@ -392,15 +392,21 @@ EXERCISES = {
                 ("one row, one warp", (1, 1, 5), (1, 32)),
                 ("the original's shape", (32, 768, 768), (24576, 768)),
                 ("four outputs a thread", (32, 768, 768, 4), (24576, 192)),
+                ("a last thread with fewer outputs", (1, 2, 129, 4), (2, 64)),
+                ("fewer outputs than a thread computes", (1, 2, 3, 4), (2, 32)),
                 ("groups of 8 rows", (11, 3, 768, 4, 8), (6, 192)),
                 ("more than a tile", (2, 3, 5000, 8), (6, 128)),
-                more=((3, 7, 33), (9, 2, 1025, 4, 8), (2, 2, 100, 8, 8), (5, 5, 40, 1, 1, 32)),
+                ("tiles of another size", (5, 5, 40, 1, 1, 32), (25, 32)),
+                more=((3, 7, 33), (9, 2, 1025, 4, 8), (2, 2, 100, 8, 8), (2, 2, 257, 8, 8)),
             ),
         ),
         symptoms={
             "one row, one warp": "Return (blocks, threads). Threads come in whole warps: 32, 64, …",
             "groups of 8 rows": "11 rows make two groups of 8; the second has 3 rows.",
+            "a last thread with fewer outputs": "129 outputs need 33 threads, so two warps.",
+            "fewer outputs than a thread computes": "They still need a thread, so one warp.",
             "more than a tile": "A block has no more threads than the outputs of one tile need.",
+            "tiles of another size": "Use the argument `tile`, not the constant TILE.",
         },
         afterwards=Afterwards(
             why={

@@ -11,6 +11,10 @@ launch = wrong(
         "Rounds down, so the last outputs of a row have no thread.",
         edit("ceil_div(min(T, tile), 32 * outputs)", "max(1, min(T, tile) // (32 * outputs))"),
     ),
+    last_thread_forgotten=(
+        "Rounds down, so a thread with fewer outputs than the others is left out.",
+        edit("ceil_div(min(T, tile), 32 * outputs)", "ceil_div(min(T, tile) // outputs, 32)"),
+    ),
     rows_rounded_down=(
         "Leaves out the last group of batch rows if it is not full.",
         edit("ceil_div(B, rows)", "max(1, B // rows)"),
