@@ -143,7 +143,7 @@ EXERCISES = {
                 "s_state[j, i]": "the lanes of a warp are then N floats apart, all in one bank: "
                 "32 wavefronts instead of one.",
                 "s_state[j, i] with rows of N + 1": "no conflict either, for N more floats of "
-                "shared memory.",
+                "shared memory. numba needs a global name for the length: PADDED = N + 1.",
             },
             stretch="Keep half of the column in registers and half in shared memory. Where is "
             "the best place to split it?",

@@ -168,6 +168,8 @@ def _explain(error, function):
         why = re.sub(r"\b_Z\w+", function.__name__, ptxas[1])
     elif reasons:
         why = reasons[-1]
+    elif call and re.match(r"array\((Tuple\(.*)?\bint64\b", call[1]):
+        why = "the size of an array has to be a number or a global name, such as PADDED = N + 1"
     elif call:
         why = f"numba has no {call[1]}"
     else:

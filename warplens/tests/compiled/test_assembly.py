@@ -209,9 +209,21 @@ def test_errors_are_short_and_point_at_the_line():
         cuda.syncthreads()
         x[1] = s_x[cuda.threadIdx.x + 1]
 
+    def padded(x):
+        s_x = cuda.shared.array((N, N + 1), float32)
+        s_x[0, 0] = x[0]
+        x[1] = s_x[0, 0]
+
+    def of_any_length(x):
+        row = cuda.local.array(x.shape[0], float32)
+        row[0] = x[0]
+        x[1] = row[0]
+
     for kernel, why in (
         (no_name, r"'missing_name' is not defined\n +line \d+: x\[0\] = missing_name"),
         (bad_index, r"cannot index .* with 3 indices.*\n +line \d+: x\[i\] = x\[i, 1, 2\]"),
+        (padded, r"a global name, such as PADDED = N \+ 1\n +line \d+: s_x = cuda.shared.array"),
+        (of_any_length, r"a number or a global name.*\n +line \d+: row = cuda.local.array"),
         (too_much_shared, "too_much_shared.*uses too much shared data"),
     ):
         with pytest.raises(CompileError, match=why) as error:
