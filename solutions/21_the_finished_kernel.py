@@ -408,6 +408,7 @@ EXERCISES = {
             ),
         ),
         symptoms={
+            "one product": "A product that is needed must be done: none may keep running.",
             "lesson 20's first wait": "o and s were started after a, so they may keep running.",
             "its last wait": "o is started twice, the second time last, so nothing may keep "
             "running.",

@@ -11,6 +11,13 @@ split = wrong(
         "The low part is x rounded again.",
         edit("(x - high.float()).bfloat16()", "x.bfloat16()"),
     ),
+    low_first=(
+        "Returns low, high instead of high, low.",
+        edit(
+            "return high, (x - high.float()).bfloat16()",
+            "return (x - high.float()).bfloat16(), high",
+        ),
+    ),
     halves=(
         "Each part is half of x: the same 8 bits twice.",
         edit("high = x.bfloat16()", "high = (x / 2).bfloat16()"),

@@ -276,7 +276,7 @@ PARTS = 2.0**-16  # of a float32's size: what its two bfloat16 parts leave of it
 def high_and_low(*cases):
     """Calls a function on each case, (what it tests, a float32 tensor): it returns two of bfloat16.
 
-    Any two whose sum is near enough will do.
+    Any two whose sum is near enough will do, the larger one first.
     """
 
     def gather(function, exercise):
@@ -287,6 +287,8 @@ def high_and_low(*cases):
                     if getattr(part, "dtype", None) != torch.bfloat16:
                         kind = getattr(part, "dtype", type(part).__name__)
                         raise WrongCall(f"a part is {kind}, want torch.bfloat16")
+                if bool((got[0].double().abs() < got[1].double().abs()).any()):
+                    raise WrongCall("the first part is smaller than the second, want high, low")
                 remainder = (x.double() - got[0].double() - got[1].double()).abs()
                 if not bool((remainder <= PARTS * x.double().abs()).all()):
                     n = int((remainder - PARTS * x.double().abs()).argmax())

@@ -231,6 +231,8 @@ def test_high_parts_may_be_cut_or_rounded():
     assert evaluate(f"{FINISHED}.split", cut).passed
     said = str(evaluate(f"{FINISHED}.split", lambda x: (x.half(), x.half())))
     assert "a part is torch.float16, want torch.bfloat16" in said and "hint:" not in said
+    said = str(evaluate(f"{FINISHED}.split", lambda x: cut(x)[::-1]))
+    assert "the first part is smaller than the second, want high, low" in said
 
 
 def test_the_ladder_is_that_of_the_designs_page():
