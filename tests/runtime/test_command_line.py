@@ -12,6 +12,7 @@ from rwkv_lessons.bench.__main__ import main as bench
 from rwkv_lessons.lab.commands import lock
 from rwkv_lessons.lab.lessons.lesson_30.two_processes import main as two_processes
 from rwkv_lessons.models.reverse import main as reverse
+from rwkv_lessons.models.text import main as text
 from rwkv_lessons.report.site import main as site
 from rwkv_lessons.runtime import command_line
 from rwkv_lessons.verify.__main__ import main as verify
@@ -24,7 +25,8 @@ WRONG = [
     (verify, "--json /no/such/file", "--json: '/no/such/file': /no/such is not a writable folder"),
     (verify, "--only nothing", "--only: no case has nothing in its name"),
     (reverse, "--steps -5", "--steps: '-5': needs an integer of at least 1"),
-    (reverse, "--seed -1", "--seed: '-1': needs an integer of at least 0"),
+    (reverse, "--seed -1", "--seed: '-1': needs an integer from 0 to 1000000000000"),
+    (text, f"--seed {10**13}", f"--seed: '{10**13}': needs an integer from 0 to 1000000000000"),
     (reverse, "--threads many", "--threads: 'many': needs an integer of at least 1"),
     (reverse, "--checkpoint /no/such/file", "/no/such is not a writable folder"),
     (trace, "file.py:kernel --blocks 0", "--blocks: '0': needs an integer of at least 1"),
