@@ -526,8 +526,8 @@ EXERCISES = {
         symptoms=SYMPTOMS
         | {
             "causal": ZEROS,
-            "alignment": "load4 needs indices that are multiples of 4. Are TILE - 4x + u - 4 and "
-            "u?",
+            "alignment": "load4 needs arrays declared with alignment=16, and indices that are "
+            "multiples of 4. Are TILE - 4x + u - 4 and u?",
         },
         afterwards=Afterwards(
             why={

@@ -119,6 +119,13 @@ four = wrong(
         "The sums are not reset for the next tile.",
         edit("o_t[n] = 0", "o_t[n] = o_t[n] if t0 else 0"),
     ),
+    weights_not_aligned=(
+        "Declares the weights without alignment=16.",
+        edit(
+            "s_w = cuda.shared.array(WINDOW, float32, alignment=16)",
+            "s_w = cuda.shared.array(WINDOW, float32)",
+        ),
+    ),
     first_tile_only=_first_tile_only,
 )
 

@@ -18,6 +18,7 @@ class Memory:
     def __init__(self, name, space, data):
         self.name, self.space = name, space  # space: "global", "shared", "local" or "const"
         self.shape, self.strides, self.itemsize = data.shape, data.strides, data.itemsize
+        self.alignment = None  # in bytes, of its start; None: enough for any vector
         # The tracer's numbers of the instructions that use it, and short cuts to them.
         self.sites, self.loads, self.stores = {}, {}, {}
         self.storage = self  # views of one memory name another one here

@@ -150,6 +150,11 @@ class CudaMachine:
                 name = array.memory.describe(index)
                 message = f"{name} starts at byte {offset}, not a multiple of {width}"
                 self.fault(MisalignedAccess, message, array=array.memory.name, index=index)
+            if (declared := array.memory.alignment) and declared < width:
+                name = array.memory.name
+                message = f"{name} may start at any multiple of {declared} bytes, and this takes "
+                message += f"{width} at once: declare it with alignment={width}"
+                self.fault(MisalignedAccess, message, array=name, index=index)
             plain = array.data if offset is not None and array.holds_four(index) else array
             return twin(plain, index, *values)
 
@@ -355,6 +360,7 @@ class CudaMachine:
                 self.shared[key] = self.dynamic_array(data.dtype, frame, key)
             else:
                 self.shared[key] = self.allocate(data, "shared", frame, key)
+                self.shared[key].memory.alignment = alignment or data.itemsize
             arrays = [x for x in self.shared.values() if hasattr(x, "memory")]
             static = [x.nbytes for x in arrays if x.memory.storage is x.memory]
             self._check_shared(sum(static))
@@ -394,7 +400,9 @@ class CudaMachine:
     def local_array(self, shape, dtype, alignment=None):
         frame = self.frame()
         key = instruction(frame)
-        return self.allocate(fresh(shape, dtype), "local", frame, key)
+        array = self.allocate(fresh(shape, dtype), "local", frame, key)
+        array.memory.alignment = alignment or array.itemsize
+        return array
 
     def const_array(self, array):
         frame = self.frame()

@@ -22,7 +22,8 @@ HINTS = {
     "or skip it in an `if`.",
     "order": "The answer depends on which thread runs first. Read what another thread wrote only "
     "after a barrier, and overwrite it only after the next barrier.",
-    "alignment": "A 16-byte access must start at a multiple of 16 bytes, which is 4 floats.",
+    "alignment": "A 16-byte access must start at a multiple of 16 bytes, which is 4 floats. A "
+    "shared array starts at one if it is declared with alignment=16.",
     # With a decay per token, and states in and out.
     "decay": "w is the logarithm of the decay: multiply the state by exp(w[b, t, h, i]).",
     "state in": "Does every column start from its own part of s0[b, h]?",

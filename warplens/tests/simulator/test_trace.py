@@ -313,7 +313,7 @@ def test_wavefronts_of_shared_memory(index, dtype, wavefronts, conflicts):
 )
 def test_wavefronts_of_a_four_float_load(index, wavefronts, conflicts):
     def kernel(y):
-        s = cuda.shared.array(1024, float32)
+        s = cuda.shared.array(1024, float32, alignment=16)
         i = cuda.threadIdx.x
         for n in range(32):
             s[n * 32 + i] = float32(0)
@@ -397,6 +397,19 @@ def test_a_fault_ends_the_run_and_is_told(kernel, kind, thread, source):
     assert type(fault) is kind and fault.thread == (thread, 0, 0)
     assert fault.place.text == source
     assert f"FAULT {kind.__name__}" in t.table() and "counts are of what came before" in t.table()
+
+
+@pytest.mark.parametrize("alignment, right", [(None, False), (8, False), (16, True), (32, True)])
+@pytest.mark.parametrize("space", ["shared", "local"])
+def test_vectors_want_arrays_that_are_declared_as_aligned(space, alignment, right):
+    def kernel(x):
+        s = getattr(cuda, space).array(8, float32, alignment=alignment)
+        store4(s, (4,), (0, 1, 2, 3))
+        x[0] = s[5]
+
+    t = trace(kernel, 1, 1, zeros(1))
+    assert [type(fault) for fault in t.faults] == ([] if right else [MisalignedAccess])
+    assert right != ("declare it with alignment=16" in t.table())
 
 
 @pytest.mark.parametrize("space", ["shared", "local"])
