@@ -8,7 +8,6 @@ RWKV-LM's kernel (see block.py) with the same. On a GPU `wkv7` is its chunked ke
 
 import argparse
 import sys
-from functools import partial
 
 import torch
 
@@ -87,8 +86,10 @@ def main(argv=None):
     on_gpu = torch.cuda.is_available()
     device = "cuda" if on_gpu else "cpu"
     torch.set_num_threads(1)  # more do not help: small sums
-    run_of = partial(losses, steps=options.steps, device=device, seed=options.seed)
-    curves = {name: run_of(recurrence) for name, recurrence in ways(on_gpu).items()}
+    curves = {}
+    for name, recurrence in ways(on_gpu).items():
+        print(f"{options.steps} steps with {name} …", file=sys.stderr, flush=True)
+        curves[name] = losses(recurrence, options.steps, device, options.seed)
     print(*compared(curves, options.every), sep="\n")
 
 
