@@ -17,6 +17,7 @@ except ImportError:  # Windows, which has no limits of this kind
 
 SECONDS = 8  # of processor time; the longest launch of a check takes about 3
 IDLE = 6  # a function that sleeps or waits uses none: so many times longer by the clock
+BUSY = 20  # more seconds by the clock for each that is used: others may have the processor, too
 GRACE = 4  # more seconds, until the system ends a process whose Python does not stop
 STACK = 16 << 20  # of a thread that torch or numpy may start, with the memory that is its own
 EVERY = 0.05  # seconds between two looks
@@ -97,7 +98,8 @@ class TimeLimit:
         now, clock, size = used()
         if size - self.size > self.bytes * _on_a_gpu():
             return TooLarge
-        late = now - self.start > self.seconds or clock - self.clock > IDLE * self.seconds
+        spent = now - self.start
+        late = spent > self.seconds or clock - self.clock > IDLE * self.seconds + BUSY * spent
         return StillRunning if late else None
 
 

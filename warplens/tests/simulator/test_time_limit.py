@@ -36,6 +36,19 @@ def test_an_endless_loop_is_stopped():
             pass
 
 
+@pytest.mark.parametrize(
+    ("spent", "clock", "stopped"),
+    [(0.0, 50, True), (0.1, 52, True), (7, 60, False), (7, 180, False), (8.5, 9, True)],
+)
+def test_what_waits_is_stopped_and_not_what_others_keep_from_a_processor(
+    monkeypatch, spent, clock, stopped
+):
+    limit = module.TimeLimit(8, 1 << 30)
+    now = limit.start + spent, limit.clock + clock, limit.size
+    monkeypatch.setattr(module, "used", lambda: now)
+    assert limit.exceeded() is (StillRunning if stopped else None)
+
+
 @pytest.mark.parametrize(("seconds", "endless"), [(20, False), (0.1, True)])
 def test_a_debugger_works_after_it(seconds, endless):
     """In another process, as the fault would be a function that never returns."""
