@@ -135,8 +135,8 @@ class Recorder(CudaMachine):
         self.unfenced = None  # the segment since which the current thread has had no fence
         self.barriers, self.unwritten, self.copies, self.block_number = {}, {}, {}, -1
 
-    def allocate(self, data, space, frame, key):
-        array = super().allocate(data, space, frame, key)
+    def allocate(self, data, space, frame, key, alignment=None):
+        array = super().allocate(data, space, frame, key, alignment)
         if space != "local" or self.local:
             return array
         return WatchedArray(data, array.memory, self, 0, array.written)

@@ -15,10 +15,10 @@ from ..faults import OutOfBounds, Unsupported
 class Memory:
     """An allocation: a kernel's argument, the blocks' shared array, the threads' local one."""
 
-    def __init__(self, name, space, data):
+    def __init__(self, name, space, data, alignment=None):
         self.name, self.space = name, space  # space: "global", "shared", "local" or "const"
         self.shape, self.strides, self.itemsize = data.shape, data.strides, data.itemsize
-        self.alignment = None  # in bytes, of its start; None: enough for any vector
+        self.alignment = alignment  # in bytes, of its start; None: enough for any vector
         # The tracer's numbers of the instructions that use it, and short cuts to them.
         self.sites, self.loads, self.stores = {}, {}, {}
         self.storage = self  # views of one memory name another one here

@@ -359,8 +359,9 @@ class CudaMachine:
             if data.size == 0:
                 self.shared[key] = self.dynamic_array(data.dtype, frame, key)
             else:
-                self.shared[key] = self.allocate(data, "shared", frame, key)
-                self.shared[key].memory.alignment = alignment or data.itemsize
+                self.shared[key] = self.allocate(
+                    data, "shared", frame, key, alignment or data.itemsize
+                )
             arrays = [x for x in self.shared.values() if hasattr(x, "memory")]
             static = [x.nbytes for x in arrays if x.memory.storage is x.memory]
             self._check_shared(sum(static))
@@ -400,21 +401,20 @@ class CudaMachine:
     def local_array(self, shape, dtype, alignment=None):
         frame = self.frame()
         key = instruction(frame)
-        array = self.allocate(fresh(shape, dtype), "local", frame, key)
-        array.memory.alignment = alignment or array.itemsize
-        return array
+        data = fresh(shape, dtype)
+        return self.allocate(data, "local", frame, key, alignment or data.itemsize)
 
     def const_array(self, array):
         frame = self.frame()
         key = instruction(frame)
         return self.allocate(np.asarray(array), "const", frame, key)
 
-    def allocate(self, data, space, frame, key):
+    def allocate(self, data, space, frame, key, alignment=None):
         """An array in memory that blocks and threads have each for themselves, under one name."""
         key = (key, data.shape, data.dtype)
         if key not in self.memories:
             name = assigned_name(frame) or f"{space} array of line {frame.f_lineno}"
-            self.memories[key] = Memory(name, space, data)
+            self.memories[key] = Memory(name, space, data, alignment)
         written = bytearray(data.size) if space != "const" else None
         if data.dtype.names and written is not None:
             written = Written(bytearray(data.nbytes), data.itemsize)
