@@ -10,7 +10,7 @@ import numpy as np
 TOLERANCE = 1e-5
 FRESH = np.uint32(0x7FC5EED0)  # the bits of a NaN that no arithmetic makes
 COMPUTED = "a NaN that was computed"
-NEVER_WRITTEN = ("is ever written", "never written")  # what is said of such elements
+UNWRITTEN = "never written (NaN in fresh memory)"
 
 
 class Difference(AssertionError):
@@ -20,9 +20,10 @@ class Difference(AssertionError):
         symptom: "unset" if a NaN was computed: a thread's own memory starts with them; "batch",
             "head" or "state" if only later batch rows, heads or tokens differ; "by hand" if the
             first token does; None where the axes do not tell.
+        unwritten: whether nobody has stored the first element that differs.
     """
 
-    symptom = None
+    symptom, unwritten = None, False
 
 
 class NotANumber(Difference):
@@ -46,7 +47,7 @@ class SwappedAxes(ClearMistake):
 class NeverWritten(ClearMistake):
     """An output has elements that nobody has stored."""
 
-    symptom = "never written"
+    symptom, unwritten = "never written", True
 
 
 class AddsToMemory(ClearMistake):
@@ -72,7 +73,7 @@ def about(name, by_axes=True):
         yield
     except Difference as difference:
         named = type(difference)(f"{name}: {difference}")
-        named.symptom = difference.symptom
+        named.symptom, named.unwritten = difference.symptom, difference.unwritten
         if not by_axes and not isinstance(difference, ClearMistake):
             named.symptom = None
         raise named from None
@@ -125,6 +126,7 @@ def compare(
         raise SwappedAxes(f"{message}\nWith its axes {axes} swapped it is right.")
     difference = Difference(message)
     difference.symptom = "unset" if value == COMPUTED else _symptom(off, letters)
+    difference.unwritten = value == UNWRITTEN
     raise difference
 
 
@@ -185,7 +187,7 @@ def _value(stored, index, untouched):
     if not untouched:
         return "NaN"
     if stored[index].view(np.uint32) == FRESH:
-        return "never written (NaN in fresh memory)"
+        return UNWRITTEN
     return COMPUTED
 
 

@@ -14,7 +14,7 @@ from warplens.cuda import trace
 from warplens.faults import UninitialisedRead
 
 from ..course.check import FAILED, PASSED, Row
-from .compare import NEVER_WRITTEN, AddsToMemory, ChangedInput, Difference
+from .compare import AddsToMemory, ChangedInput, Difference
 from .traffic import FEW, MANY, SHARED_BYTES
 from .verdicts import explained
 
@@ -240,7 +240,7 @@ def run(kernel, problem, case, traced=False):
     except Difference as difference:
         if difference.symptom == "unset" and not traced:
             _raise_unset(kernel, problem)
-        if any(words in str(difference) for words in NEVER_WRITTEN):
+        if difference.unwritten:
             _raise_added(kernel, problem)
         raise
     return traces
