@@ -38,8 +38,12 @@ TIMEX = {"timex": "this library", "cuda": "this library, CUDA", "fft": "FFT, tor
 TIMEX |= {"conv1d": "conv1d, torch"}
 MLA = {"decode": "this library", "torch absorbed": "torch"}
 BOTH = "forward and backward"
-ONE_TWO = {"wkv6, one GPU": "forward, 1 GPU", "wkv6, two GPUs": "forward, 2 GPUs"}
-ONE_TWO |= {f"{method}, both passes": f"both, {label[9:]}" for method, label in ONE_TWO.items()}
+ONE_TWO = {
+    "wkv6, one GPU": "forward, 1 GPU",
+    "wkv6, two GPUs": "forward, 2 GPUs",
+    "wkv6, one GPU, both passes": "both, 1 GPU",
+    "wkv6, two GPUs, both passes": "both, 2 GPUs",
+}
 MODEL = (8, 2048, 12, 1024)
 CHARTS = {
     "rwkv6": (
