@@ -16,9 +16,8 @@ from pathlib import Path
 import torch
 
 from rwkv_lessons.models.rwkv7 import Rwkv7, States, read_checkpoint
-from rwkv_lessons.models.seeds import as_seed
 from rwkv_lessons.models.vocabulary import Bytes, World, decoder
-from rwkv_lessons.runtime.command_line import at_least, run, writable
+from rwkv_lessons.runtime.command_line import as_seed, at_least, run, writable
 
 FORMAT = "rwkv_lessons generation, 1"
 COLDEST = 1e-30  # divided by less, a logit can overflow; the likeliest token is as certain

@@ -18,9 +18,8 @@ import torch
 
 from rwkv_lessons.models import trained
 from rwkv_lessons.models.rwkv6 import Model, Plan, Sizes, stream, train
-from rwkv_lessons.models.seeds import as_seed
 from rwkv_lessons.models.tasks import ASK, END, REVERSAL_VOCABULARY, reversal, reversed_right
-from rwkv_lessons.runtime.command_line import at_least, run, writable
+from rwkv_lessons.runtime.command_line import as_seed, at_least, run, writable
 
 LONGEST, BATCH = 6, 64  # digits that it is trained on, and lines of a step
 SIZES = Sizes(REVERSAL_VOCABULARY, width=64, layers=2, head=32)

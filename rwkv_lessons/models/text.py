@@ -13,9 +13,8 @@ import torch
 
 from rwkv_lessons.models import trained
 from rwkv_lessons.models.rwkv6 import Model, Plan, Sizes, stream, train
-from rwkv_lessons.models.seeds import as_seed
 from rwkv_lessons.models.tasks import alphabet, passages
-from rwkv_lessons.runtime.command_line import at_least, run, writable
+from rwkv_lessons.runtime.command_line import as_seed, at_least, run, writable
 
 BATCH, TOKENS = 16, 64
 WIDTH, LAYERS, HEAD = 96, 2, 32

@@ -12,20 +12,25 @@ class WrongArgument(ValueError):
     """A value on a command line of which the parser cannot say that it is wrong."""
 
 
-def at_least(least, kind=int):
-    """A `type` for `argparse`: an int, or a finite float, that is `least` or more."""
+def at_least(least, kind=int, most=math.inf):
+    """A `type` for `argparse`: an int, or a finite float, that is `least` to `most`."""
     article = "an integer" if kind is int else "a number"
+    limits = f"of at least {least}" if most == math.inf else f"from {least} to {most}"
 
     def parse(text):
         try:
             number = kind(text)
         except ValueError:
             number = math.nan
-        if not (math.isfinite(number) and number >= least):
-            raise argparse.ArgumentTypeError(f"{text!r}: needs {article} of at least {least}")
+        if not (least <= number <= most and math.isfinite(number)):
+            raise argparse.ArgumentTypeError(f"{text!r}: needs {article} {limits}")
         return number
 
     return parse
+
+
+# A seed for each step or sequence, made of it, is still one that torch takes.
+as_seed = at_least(0, most=10**12)
 
 
 def writable(text):

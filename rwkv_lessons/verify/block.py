@@ -18,8 +18,7 @@ import torch
 from torch.nn import functional as F
 
 from rwkv_lessons.models.rwkv7 import random_weights, ready_to_learn, time_mix
-from rwkv_lessons.models.seeds import as_seed
-from rwkv_lessons.runtime.command_line import at_least, run
+from rwkv_lessons.runtime.command_line import as_seed, at_least, run
 from rwkv_lessons.wkv7 import wkv7_reference
 from rwkv_lessons.wkv7.options import CLAMP
 

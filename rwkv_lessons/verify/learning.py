@@ -13,9 +13,8 @@ import torch
 
 from rwkv_lessons.models.rwkv6 import Plan, train
 from rwkv_lessons.models.rwkv7 import Learner, random_weights, ready_to_learn
-from rwkv_lessons.models.seeds import as_seed
 from rwkv_lessons.models.tasks import REVERSAL_VOCABULARY, reversal
-from rwkv_lessons.runtime.command_line import at_least, run
+from rwkv_lessons.runtime.command_line import as_seed, at_least, run
 from rwkv_lessons.verify.block import ClampW, clamped
 from rwkv_lessons.wkv7 import METHODS, wkv7_reference
 
